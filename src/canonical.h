@@ -36,6 +36,7 @@ extern void digest_finish(uint8 *digest);
 
 /* identity.c */
 extern void identity_derive(Identity *who);
+extern void identity_check_text(const char *value, const char *what);
 extern char *id_text(const pg_uuid_t *id);
 
 /* canonical.c */

@@ -1,0 +1,198 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog.c
+ *	  Where our tables are, and whether they are what the script made.
+ *
+ * The executor would honour whatever a table has become: triggers, partitions,
+ * another access method, a distributed engine's shell.  We write by hand, so
+ * anything but the plain heap table of the script would lose records without
+ * a word.  A table is therefore checked once after each change of its relcache
+ * entry and refused if it differs.
+ *
+ * The invalidation callback runs at places where catalogs must not be read;
+ * it flips flags and nothing else.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "compat.h"
+#include "idempotency.h"
+
+#define INTERNAL_SCHEMA "idempotency_internal"
+
+typedef struct KnownTable
+{
+	const char *name;
+	int			natts;			/* columns the code knows */
+	Oid			relid;			/* InvalidOid = look up again */
+	bool		checked;		/* shape found good since the last change */
+} KnownTable;
+
+static KnownTable tables[] = {
+	[TABLE_RECORD] = {"record", 17, InvalidOid, false},
+	[TABLE_POLICY] = {"policy", 2, InvalidOid, false},
+	[TABLE_NORMALISATION] = {"normalisation", 2, InvalidOid, false},
+};
+
+static bool policies_changed = true;
+
+/*
+ * Relcache invalidation: forget what may have changed.  relid InvalidOid
+ * means everything.
+ */
+static void
+catalog_relcache_callback(Datum arg, Oid relid)
+{
+	for (int i = 0; i < lengthof(tables); i++)
+	{
+		KnownTable *table = &tables[i];
+
+		if (OidIsValid(relid) && OidIsValid(table->relid) &&
+			table->relid != relid)
+			continue;
+		table->relid = InvalidOid;
+		table->checked = false;
+		if (i == TABLE_POLICY)
+			policies_changed = true;
+	}
+}
+
+/*
+ * Register the callback.  Once, at load.
+ */
+void
+catalog_init(void)
+{
+	CacheRegisterRelcacheCallback(catalog_relcache_callback, (Datum) 0);
+}
+
+/*
+ * OID of one of our tables.  Raises 55000 if the extension is not there.
+ */
+Oid
+catalog_relid(Table which)
+{
+	KnownTable *table = &tables[which];
+
+	if (!OidIsValid(table->relid))
+	{
+		Oid			namespace = get_namespace_oid(INTERNAL_SCHEMA, true);
+		Oid			relid = InvalidOid;
+
+		if (OidIsValid(namespace))
+			relid = get_relname_relid(table->name, namespace);
+		if (!OidIsValid(relid))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("table \"%s.%s\" of extension \"idempotency\" does not exist",
+							INTERNAL_SCHEMA, table->name),
+					 errhint("Run CREATE EXTENSION idempotency in this database.")));
+		table->relid = relid;
+	}
+	return table->relid;
+}
+
+/*
+ * Refuse a table that is not what the script made.
+ */
+static void
+refuse_shape(Relation rel, const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+			 errmsg("table \"%s.%s\" is not the table the extension made: %s",
+					INTERNAL_SCHEMA, RelationGetRelationName(rel), what),
+			 errhint("Undo the change; records would be lost silently in such a table.")));
+}
+
+/*
+ * The unique index that judges: valid, immediate, plain, on column 1 alone.
+ */
+static void
+check_primary_key(Relation rel)
+{
+	Oid			index = compat_primary_key_index(rel);
+	HeapTuple	tuple;
+	Form_pg_index form;
+	bool		good;
+
+	if (!OidIsValid(index))
+		refuse_shape(rel, "it has no usable primary key");
+	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for index %u", index);
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	good = form->indisvalid && form->indisready && form->indislive &&
+		form->indisunique && form->indimmediate &&
+		form->indnkeyatts == 1 && form->indkey.values[0] == 1;
+	ReleaseSysCache(tuple);
+	if (!good)
+		refuse_shape(rel, "its primary key is not a valid, immediate one on the first column");
+}
+
+/*
+ * Raise 42809 unless rel is the plain heap table of the script.
+ */
+static void
+check_shape(Relation rel, const KnownTable *table)
+{
+	if (rel->rd_rel->relkind != RELKIND_RELATION)
+		refuse_shape(rel, "it is not a plain table");
+	if (rel->rd_rel->relam != HEAP_TABLE_AM_OID)
+		refuse_shape(rel, "it does not use the heap access method");
+	if (rel->rd_rel->relhastriggers)
+		refuse_shape(rel, "it has triggers");
+	if (rel->rd_rel->relispartition || rel->rd_rel->relhassubclass)
+		refuse_shape(rel, "it takes part in inheritance or partitioning");
+	if (RelationGetNumberOfAttributes(rel) != table->natts)
+		refuse_shape(rel, "its columns differ");
+	for (int i = 0; i < table->natts; i++)
+	{
+		if (TupleDescAttr(RelationGetDescr(rel), i)->attisdropped)
+			refuse_shape(rel, "its columns differ");
+	}
+	check_primary_key(rel);
+}
+
+/*
+ * Open one of our tables, checked.  Raises 55000 or 42809.
+ */
+Relation
+catalog_open(Table which, LOCKMODE lockmode)
+{
+	KnownTable *table = &tables[which];
+	Relation	rel = table_open(catalog_relid(which), lockmode);
+
+	if (!table->checked)
+	{
+		check_shape(rel, table);
+		table->checked = true;
+	}
+	return rel;
+}
+
+/*
+ * Has any policy changed since this was last asked?  Takes in what other
+ * sessions have committed first, so that a change acts on the next call.
+ */
+bool
+catalog_policies_changed(void)
+{
+	bool		changed;
+
+	AcceptInvalidationMessages();
+	changed = policies_changed;
+	policies_changed = false;
+	return changed;
+}

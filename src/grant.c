@@ -1,0 +1,141 @@
+/*-------------------------------------------------------------------------
+ *
+ * grant.c
+ *	  idem_grant and idem_revoke: who may call what, by tier.
+ *
+ * Both are SECURITY DEFINER with a fixed search_path, so that an admin can
+ * pass on what the extension's owner owns.  Functions are found in the schema
+ * the extension is in; none is overloaded, so a name is enough.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "executor/spi.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+
+#include "compat.h"
+#include "idempotency.h"
+
+PG_FUNCTION_INFO_V1(idem_grant);
+PG_FUNCTION_INFO_V1(idem_revoke);
+
+typedef enum Tier
+{
+	TIER_APP,
+	TIER_WORKER,
+	TIER_MONITOR,
+	TIER_ADMIN
+} Tier;
+
+static const char *const tier_names[] = {"app", "worker", "monitor", "admin"};
+
+/* What each tier adds; a worker is an app too, an admin is everything. */
+static const struct
+{
+	Tier		tier;
+	const char *function;
+}			tier_functions[] =
+{
+	{TIER_APP, "idem_claim"},
+	{TIER_APP, "idem_complete"},
+	{TIER_APP, "idem_complete_key"},
+	{TIER_APP, "idem_fail"},
+	{TIER_APP, "idem_fail_key"},
+	{TIER_APP, "idem_policy"},
+	{TIER_APP, "idem_release"},
+	{TIER_APP, "idem_release_key"},
+	{TIER_APP, "idem_renew"},
+	{TIER_APP, "idem_renew_key"},
+	{TIER_APP, "idem_status"},
+	{TIER_APP, "idem_unsure"},
+	{TIER_APP, "idem_unsure_key"},
+	{TIER_ADMIN, "idem_define"},
+	{TIER_ADMIN, "idem_grant"},
+	{TIER_ADMIN, "idem_purge"},
+	{TIER_ADMIN, "idem_revoke"},
+};
+
+/*
+ * Is a function of one tier part of another?
+ */
+static bool
+tier_has(Tier tier, Tier of_function)
+{
+	return tier == TIER_ADMIN || tier == of_function ||
+		(tier == TIER_WORKER && of_function == TIER_APP);
+}
+
+/*
+ * Raises 22023 for a tier there is not.
+ */
+static Tier
+tier_of(const char *name)
+{
+	for (int i = 0; i < lengthof(tier_names); i++)
+	{
+		if (strcmp(tier_names[i], name) == 0)
+			return (Tier) i;
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("there is no tier \"%s\"", name),
+			 errhint("The tiers are app, worker, monitor and admin.")));
+	return TIER_APP;
+}
+
+static void
+execute(const char *command)
+{
+	if (SPI_execute(command, false, 0) != SPI_OK_UTILITY)
+		elog(ERROR, "unexpected result of: %s", command);
+}
+
+/*
+ * Run GRANT or REVOKE for each function of the tier.  verb and preposition are
+ * those of the command; schema_too adds USAGE of the extension's schema, which
+ * a revoke leaves alone: others than us may have granted it.
+ */
+static Datum
+change_grants(FunctionCallInfo fcinfo, const char *verb,
+			  const char *preposition, bool schema_too)
+{
+	const char *role;
+	const char *schema;
+	Tier		tier;
+
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("role and tier must not be null")));
+	role = quote_identifier(NameStr(*PG_GETARG_NAME(0)));
+	tier = tier_of(text_to_cstring(PG_GETARG_TEXT_PP(1)));
+	schema = quote_identifier(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)));
+
+	SPI_connect();
+	if (schema_too)
+		execute(psprintf("GRANT USAGE ON SCHEMA %s TO %s", schema, role));
+	for (int i = 0; i < lengthof(tier_functions); i++)
+	{
+		if (tier_has(tier, tier_functions[i].tier))
+			execute(psprintf("%s EXECUTE ON FUNCTION %s.%s %s %s", verb, schema,
+							 tier_functions[i].function, preposition, role));
+	}
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+/* idem_grant(role, tier) */
+Datum
+idem_grant(PG_FUNCTION_ARGS)
+{
+	return change_grants(fcinfo, "GRANT", "TO", true);
+}
+
+/* idem_revoke(role, tier) */
+Datum
+idem_revoke(PG_FUNCTION_ARGS)
+{
+	return change_grants(fcinfo, "REVOKE", "FROM", false);
+}

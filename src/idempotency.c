@@ -1,0 +1,26 @@
+/*-------------------------------------------------------------------------
+ *
+ * idempotency.c
+ *	  The module: loaded by the first call of a session.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "idempotency.h"
+
+COMPAT_MODULE_MAGIC("idempotency", "1.0.0");
+
+extern PGDLLEXPORT void _PG_init(void);
+
+/*
+ * Load-time set-up, a list of each room's own.
+ */
+void
+_PG_init(void)
+{
+	guc_init();
+	catalog_init();
+	permit_init();
+}

@@ -1,0 +1,170 @@
+/*-------------------------------------------------------------------------
+ *
+ * life.c
+ *	  What a stored record means now.
+ *
+ * The record is the truth; clock, policy and purge only interpret it.
+ * "unknown" and "expired" are computed here each time a record is read, so no
+ * sweeper has to run for an answer to be right, and purge may remove exactly
+ * what reads as forgotten without anybody being able to tell.
+ *
+ * Deadlines are judged by the server's real clock: now() stands still in a
+ * transaction, and a lease must not.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/pg_prng.h"
+
+#include "compat.h"
+#include "idempotency.h"
+
+/*
+ * A time that much later; NO_LIMIT never comes.
+ */
+TimestampTz
+time_after(TimestampTz from, int64 microseconds)
+{
+	if (microseconds == NO_LIMIT || from == NEVER)
+		return NEVER;
+	return from + microseconds;
+}
+
+/*
+ * May a failed or overrun attempt be followed by another one?
+ */
+bool
+life_tries_left(const Record *rec, const Policy *policy, TimestampTz now)
+{
+	if (policy->max_attempts != NO_LIMIT && rec->attempt >= policy->max_attempts)
+		return false;
+	return time_after(rec->claimed_at, policy->deadline) > now;
+}
+
+/*
+ * Life of a record whose outcome is final.
+ */
+static Life
+life_of_outcome(const Record *rec, TimestampTz now, Life recorded)
+{
+	if (rec->forget_at <= now)
+		return LIFE_FORGOTTEN;
+	if (rec->expires_at <= now)
+		return LIFE_EXPIRED;
+	return recorded;
+}
+
+/*
+ * What a record means at that time under that policy.
+ */
+Life
+life_of(const Record *rec, const Policy *policy, TimestampTz now)
+{
+	switch (rec->state)
+	{
+		case RECORD_SUCCEEDED:
+			return life_of_outcome(rec, now, LIFE_SUCCEEDED);
+		case RECORD_FAILED:
+		case RECORD_CANCELLED:
+			return life_of_outcome(rec, now, LIFE_FAILED);
+		case RECORD_RETRYABLE:
+			if (life_tries_left(rec, policy, now))
+				return LIFE_RETRYABLE;
+			return life_of_outcome(rec, now, LIFE_FAILED);
+		case RECORD_RELEASED:
+			return rec->forget_at <= now ? LIFE_FORGOTTEN : LIFE_RELEASED;
+		case RECORD_ACCEPTED:
+			return LIFE_ACCEPTED;
+		case RECORD_PROCESSING:
+			if (rec->lease_until > now)
+				return LIFE_RUNNING;
+			if (policy->retry_on_lease_expiry && life_tries_left(rec, policy, now))
+				return LIFE_OVERRUN;
+			return LIFE_UNKNOWN;
+	}
+	elog(ERROR, "unexpected state \"%c\" of record %s", rec->state,
+		 id_text(&rec->id));
+	return LIFE_UNKNOWN;
+}
+
+/*
+ * The state a life is shown as.  A failure that may be retried is shown as
+ * failed, a lease that is over as unknown: the claim that changes either is
+ * yet to come.
+ */
+State
+life_state(Life life)
+{
+	static const State states[] = {
+		[LIFE_FORGOTTEN] = STATE_ABSENT,
+		[LIFE_RELEASED] = STATE_ABSENT,
+		[LIFE_EXPIRED] = STATE_EXPIRED,
+		[LIFE_SUCCEEDED] = STATE_SUCCEEDED,
+		[LIFE_FAILED] = STATE_FAILED,
+		[LIFE_RETRYABLE] = STATE_FAILED,
+		[LIFE_ACCEPTED] = STATE_ACCEPTED,
+		[LIFE_RUNNING] = STATE_PROCESSING,
+		[LIFE_OVERRUN] = STATE_UNKNOWN,
+		[LIFE_UNKNOWN] = STATE_UNKNOWN,
+	};
+
+	return states[life];
+}
+
+/*
+ * Does the operation judge keys by the time they carry?
+ */
+static bool
+policy_times_keys(const Policy *policy)
+{
+	return policy->key_format == KEY_UUIDV7 || policy->key_format == KEY_ULID;
+}
+
+/*
+ * Set how long an outcome recorded at that time is replayed and remembered.
+ * The time of a key that carries one counts if it is later: a key that has
+ * been forgotten must be provably late from then on.
+ */
+void
+life_set_retention(Record *rec, const Call *call, TimestampTz recorded)
+{
+	const Policy *policy = call->policy;
+	TimestampTz from = recorded;
+
+	rec->expires_at = time_after(recorded, policy->retention);
+	if (policy_times_keys(policy) && call->who.key_has_time)
+		from = Max(from, call->who.key_time);
+	rec->forget_at = time_after(time_after(from, policy->retention),
+								policy->guard);
+}
+
+/*
+ * Is a key of which nothing is on record provably late: older than anything
+ * that could have been forgotten?
+ */
+bool
+life_key_is_late(const Call *call, TimestampTz now)
+{
+	const Policy *policy = call->policy;
+
+	if (!policy_times_keys(policy) || !call->who.key_has_time)
+		return false;
+	return time_after(time_after(call->who.key_time, policy->retention),
+					  policy->guard) <= now;
+}
+
+/*
+ * When to ask again: the policy's time, jittered so that callers do not come
+ * back together, but not beyond the end of the lease and never zero.
+ */
+int64
+life_retry_after(const Policy *policy, TimestampTz lease_until, TimestampTz now)
+{
+	double		factor = 0.5 + pg_prng_double(&pg_global_prng_state);
+	int64		after = (int64) (policy->retry_after * factor);
+
+	if (lease_until != NEVER && lease_until - now < after)
+		after = lease_until - now;
+	return Max(after, 1);
+}

@@ -1,0 +1,438 @@
+/*-------------------------------------------------------------------------
+ *
+ * policy.c
+ *	  The policy of an operation, cached for the session, and who may use it.
+ *
+ * idem_define sends a relcache invalidation for the policy table when its
+ * transaction commits; every call takes in invalidations before it looks here,
+ * so a change acts on the next call of every session.  The table is read like
+ * the record table, through a dirty look-up: a policy is not part of anybody's
+ * snapshot, and reading it must not make transactions conflict.
+ *
+ * A Policy handed out stays valid until the next policy_get().
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "compat.h"
+#include "idempotency.h"
+
+#define EVERY_OPERATION "*"
+
+/* Operations remembered; a caller that makes names up must not eat memory. */
+#define MAX_CACHED 1024
+
+typedef struct CachedPolicy
+{
+	char		operation[IDEM_TEXT_MAX * 4 + 1];	/* hash key, zero-padded */
+	Policy	   *policy;
+} CachedPolicy;
+
+typedef struct CachedNormalisation
+{
+	int64		version;		/* hash key */
+	Normalisation *normalisation;
+} CachedNormalisation;
+
+static MemoryContext cache_context = NULL;
+static HTAB *policies = NULL;
+static HTAB *normalisations = NULL;
+
+/*
+ * Drop what is cached if any policy changed or there is too much of it.
+ */
+static void
+cache_refresh(void)
+{
+	HASHCTL		ctl;
+
+	if (!catalog_policies_changed() && policies &&
+		hash_get_num_entries(policies) + hash_get_num_entries(normalisations) < MAX_CACHED)
+		return;
+
+	if (cache_context == NULL)
+		cache_context = AllocSetContextCreate(TopMemoryContext,
+											  "idempotency policies",
+											  ALLOCSET_DEFAULT_SIZES);
+	policies = normalisations = NULL;
+	MemoryContextReset(cache_context);
+
+	ctl.keysize = sizeof(((CachedPolicy *) NULL)->operation);
+	ctl.entrysize = sizeof(CachedPolicy);
+	ctl.hcxt = cache_context;
+	policies = hash_create("idempotency policies", 16, &ctl,
+						   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	ctl.keysize = sizeof(int64);
+	ctl.entrysize = sizeof(CachedNormalisation);
+	normalisations = hash_create("idempotency normalisations", 16, &ctl,
+								 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/*
+ * The jsonb in the second column of the row of a settings table with that
+ * key; NULL if there is none.
+ */
+static Jsonb *
+read_settings(Table table, RegProcedure equal, Datum key)
+{
+	Relation	rel = catalog_open(table, AccessShareLock);
+	Jsonb	   *settings = NULL;
+	HeapTuple	tuple;
+	TransactionId other;
+
+	if (probe_unique(rel, compat_primary_key_index(rel), equal, key,
+					 &tuple, &other) == PROBE_ROW)
+	{
+		bool		isnull;
+		Datum		value = heap_getattr(tuple, 2, RelationGetDescr(rel), &isnull);
+
+		if (!isnull)
+			settings = DatumGetJsonbPCopy(value);
+	}
+	table_close(rel, NoLock);
+	return settings;
+}
+
+/*
+ * Settings stored for an operation, NULL if none.
+ */
+static Jsonb *
+stored_settings(const char *operation)
+{
+	return read_settings(TABLE_POLICY, F_TEXTEQ,
+						 CStringGetTextDatum(operation));
+}
+
+/*
+ * Read and understand a policy; the result lives in context.
+ */
+static Policy *
+policy_load(const char *operation, MemoryContext context)
+{
+	Jsonb	   *effective = settings_effective(stored_settings(EVERY_OPERATION),
+											   stored_settings(operation));
+	MemoryContext old = MemoryContextSwitchTo(context);
+	Policy	   *policy;
+
+	effective = DatumGetJsonbPCopy(JsonbPGetDatum(effective));
+	policy = settings_parse(effective, operation);
+	MemoryContextSwitchTo(old);
+	return policy;
+}
+
+/*
+ * The policy of an operation.  Raises 22023 if the name is too long for one.
+ */
+const Policy *
+policy_get(const char *operation)
+{
+	CachedPolicy *entry;
+	Policy	   *policy;
+
+	if (strlen(operation) >= sizeof(entry->operation))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the name of an operation must not be longer than %d bytes",
+						IDEM_TEXT_MAX)));
+	cache_refresh();
+	entry = hash_search(policies, operation, HASH_FIND, NULL);
+	if (entry)
+		return entry->policy;
+
+	/* enter it only when complete: loading may raise */
+	policy = policy_load(operation, cache_context);
+	entry = hash_search(policies, operation, HASH_ENTER, NULL);
+	entry->policy = policy;
+	return policy;
+}
+
+/*
+ * How an operation's params are normalised now; NULL = not at all.  Valid
+ * like a Policy.
+ */
+const Normalisation *
+policy_normalisation(const char *operation)
+{
+	return policy_get(operation)->normalisation;
+}
+
+/*
+ * The normalisation of that version, which a record was hashed under.  Raises
+ * XX001 if its settings are gone.  Valid like a Policy.
+ */
+const Normalisation *
+policy_normalisation_version(int64 version, const char *operation)
+{
+	CachedNormalisation *entry;
+	Normalisation *normalisation;
+	Jsonb	   *settings;
+	MemoryContext old;
+
+	if (version == 0)
+		return NULL;
+	entry = hash_search(normalisations, &version, HASH_FIND, NULL);
+	if (entry)
+		return entry->normalisation;
+
+	settings = read_settings(TABLE_NORMALISATION, F_INT8EQ, Int64GetDatum(version));
+	if (settings == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("normalisation settings " INT64_FORMAT " of a record of operation \"%s\" are missing",
+						version, operation)));
+	old = MemoryContextSwitchTo(cache_context);
+	settings = DatumGetJsonbPCopy(JsonbPGetDatum(settings));
+	normalisation = normalisation_compile(settings, operation);
+	MemoryContextSwitchTo(old);
+	entry = hash_search(normalisations, &version, HASH_ENTER, NULL);
+	entry->normalisation = normalisation;
+	return normalisation;
+}
+
+/*
+ * The principal of a call: the one given, else the session's.  Raises 22023
+ * if there is none.
+ */
+char *
+principal_resolve(text *principal, const char *operation)
+{
+	if (principal)
+		return text_to_cstring(principal);
+	if (guc_principal == NULL || guc_principal[0] == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("no principal for operation \"%s\"", operation),
+				 errhint("Pass principal, or set idempotency.principal.")));
+	return pstrdup(guc_principal);
+}
+
+/*
+ * Raise 42501.  One text for all reasons, so that the answer says nothing
+ * about the key.
+ */
+static void
+refuse_caller(const char *operation)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("not permitted to use operation \"%s\" for this principal",
+					operation),
+			 errhint("The settings \"role\" and \"principal_setting\" of the operation decide who may.")));
+}
+
+/*
+ * Member of a JSON text as a string; NULL if there is none, or not JSON.
+ */
+static char *
+json_member(const char *json, const char *name, const char *operation)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Jsonb	   *volatile object = NULL;
+	JsonbValue	value;
+
+	PG_TRY();
+	{
+		object = DatumGetJsonbP(DirectFunctionCall1(jsonb_in,
+													CStringGetDatum(json)));
+	}
+	PG_CATCH();
+	{
+		/* always ends in another error, so nothing needs to be undone */
+		MemoryContextSwitchTo(caller);
+		FlushErrorState();
+		refuse_caller(operation);
+	}
+	PG_END_TRY();
+	if (!JB_ROOT_IS_OBJECT(object) ||
+		getKeyJsonValueFromContainer(&object->root, name, strlen(name),
+									 &value) == NULL ||
+		value.type != jbvString)
+		return NULL;
+	return pnstrdup(value.val.string.val, value.val.string.len);
+}
+
+/*
+ * What the caller's principal has to be under a principal_setting; NULL if it
+ * cannot be told.
+ */
+static char *
+bound_principal(const char *setting, const char *operation)
+{
+	const char *arrow = strstr(setting, "->>");
+	char	   *name;
+	const char *value;
+
+	if (strcmp(setting, "current_user") == 0)
+		return GetUserNameFromId(GetUserId(), false);
+	if (strcmp(setting, "session_user") == 0)
+		return GetUserNameFromId(GetSessionUserId(), false);
+	if (arrow == NULL)
+		return GetConfigOptionByName(setting, NULL, true);
+
+	name = pnstrdup(setting, arrow - setting);
+	while (name[0] != '\0' && name[strlen(name) - 1] == ' ')
+		name[strlen(name) - 1] = '\0';
+	value = GetConfigOptionByName(name, NULL, true);
+	arrow += strlen("->>");
+	while (*arrow == ' ')
+		arrow++;
+	if (value == NULL || value[0] == '\0')
+		return NULL;
+	return json_member(value, arrow, operation);
+}
+
+/*
+ * Raise 42501 unless the current user has the operation's role.  A role that
+ * does not exist is one that nobody has.
+ */
+static void
+check_role(const Policy *policy, const char *operation)
+{
+	Oid			role;
+
+	if (policy->role == NULL)
+		return;
+	role = get_role_oid(policy->role, true);
+	if (!OidIsValid(role) || !has_privs_of_role(GetUserId(), role))
+		refuse_caller(operation);
+}
+
+/*
+ * Raise 42501 unless the current user may use the operation for that
+ * principal.
+ */
+static void
+policy_authorise(const Policy *policy, const Identity *who)
+{
+	check_role(policy, who->operation);
+	if (policy->principal_setting)
+	{
+		char	   *bound = bound_principal(policy->principal_setting,
+											who->operation);
+
+		if (bound == NULL || strcmp(bound, who->principal) != 0)
+			refuse_caller(who->operation);
+	}
+}
+
+/*
+ * The effective settings of an operation, for those who may use it.  Raises
+ * 42501.
+ */
+Datum
+policy_shown(const char *operation)
+{
+	const Policy *policy = policy_get(operation);
+
+	check_role(policy, operation);
+	return JsonbPGetDatum(policy->settings);
+}
+
+/*
+ * An argument that must be there.  Raises 22023 if it is NULL.
+ */
+static char *
+require_text(text *value, const char *what, const char *operation)
+{
+	if (value == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 operation ?
+				 errmsg("%s of operation \"%s\" must not be null", what, operation) :
+				 errmsg("%s must not be null", what)));
+	return text_to_cstring(value);
+}
+
+/*
+ * Start a call: whose key it is about, under which policy, and whether the
+ * caller may.  Arguments may be NULL pointers for SQL NULL.  Raises 22023 and
+ * 42501.
+ */
+void
+call_begin(Call *call, text *operation, text *key, text *principal)
+{
+	call->who.operation = require_text(operation, "operation", NULL);
+	call->who.key = require_text(key, "key", call->who.operation);
+	call->who.principal = principal_resolve(principal, call->who.operation);
+	identity_derive(&call->who);
+	call->policy = policy_get(call->who.operation);
+	policy_authorise(call->policy, &call->who);
+}
+
+/*
+ * Is the key a UUID in its usual text form?
+ */
+static bool
+is_uuid_text(const char *key)
+{
+	if (strlen(key) != 36)
+		return false;
+	for (int i = 0; i < 36; i++)
+	{
+		bool		hyphen = i == 8 || i == 13 || i == 18 || i == 23;
+
+		if (hyphen ? key[i] != '-' : !isxdigit((unsigned char) key[i]))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Does the key have the form the operation asks for?
+ */
+static bool
+key_has_format(const Call *call)
+{
+	bool		uuid = is_uuid_text(call->who.key);
+
+	switch (call->policy->key_format)
+	{
+		case KEY_ANY:
+			return true;
+		case KEY_UUID:
+			return uuid;
+		case KEY_UUIDV7:
+			return uuid && call->who.key_has_time;
+		case KEY_ULID:
+			return !uuid && call->who.key_has_time;
+	}
+	return false;
+}
+
+/*
+ * Check a key that is about to be claimed.  Raises 22023 if it has not the
+ * operation's format or comes from the future.
+ */
+void
+call_check_key(const Call *call)
+{
+	const Policy *policy = call->policy;
+	bool		timed = policy->key_format == KEY_UUIDV7 ||
+		policy->key_format == KEY_ULID;
+
+	if (!key_has_format(call))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("key of operation \"%s\" has not the format its policy asks for (id %s)",
+						call->who.operation, id_text(&call->who.id)),
+				 errhint("See setting \"key_format\" in idem_policy().")));
+	if (timed && call->who.key_time >
+		time_after(GetCurrentTimestamp(), policy->clock_skew))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("key of operation \"%s\" is from the future (id %s)",
+						call->who.operation, id_text(&call->who.id)),
+				 errhint("Check the clock that makes the keys; setting \"clock_skew\" says how far ahead it may be.")));
+}

@@ -1,0 +1,477 @@
+/*-------------------------------------------------------------------------
+ *
+ * store.c
+ *	  The record table: the only file that opens it.
+ *
+ * Who is first
+ * ------------
+ * A claim that finds nothing takes the lock of its id (permit.c) without
+ * waiting, looks once more, and only then may execute.  Every session that
+ * brings a record into being, or takes one over, holds that lock from before
+ * its last look until its row is in the index or its transaction has ended.
+ * So of two first claims A and B of one id:
+ *
+ * - A holds the lock: B is refused and answers in_progress;
+ * - A has given the lock back early, because its row stands: B gets the lock,
+ *	 looks with a dirty snapshot, sees A's uncommitted row, answers in_progress;
+ * - A has committed: its row was visible before its lock was released, so B,
+ *	 holding the lock, sees the row and replays;
+ * - A has rolled back: lock and row went together, B finds nothing and
+ *	 executes.
+ *
+ * There is no instant at which A's claim is neither lock nor row: the row is
+ * inserted before the lock is given back, and a lock is given back early only
+ * when the row stands at the claim's own nesting level (permit.c).
+ *
+ * The unique index judges all the same.  Inserts are checked without waiting
+ * (UNIQUE_CHECK_PARTIAL): btree tests and inserts under one page lock, so of
+ * two rows that met, at least the later one learns of it, removes its own row
+ * and reports a conflict instead of waiting for the other.  That can only
+ * happen with rows written past the locks: by hand, by COPY, by replication.
+ *
+ * Who changes a record
+ * --------------------
+ * An update names the version it was decided on.  heap_update on a tuple that
+ * has changed since reports so and does nothing: compare and swap.  A claim
+ * never waits for the changer (wait false); finish.c does, then looks again.
+ * A purge may delete a forgotten record that is being taken over; the taker
+ * inserts instead (permit_write).
+ *
+ * What the executor would do
+ * --------------------------
+ * No query plan stands between us and the table, so: callers refuse read-only
+ * transactions, recovery and parallel mode; catalog.c refuses tables with
+ * triggers or partitions; privileges are those of the SQL functions; indexes
+ * are maintained by ExecInsertIndexTuples, all of them, and only our primary
+ * key is an arbiter: a unique index somebody added raises 23505 like anywhere;
+ * a command ends with CommandCounterIncrement, so that claim and completion
+ * can be one statement.  The table lock is kept to the end of the transaction,
+ * so nobody rewrites or drops the table under an open claim.
+ *
+ * No look-up here takes an SSI lock (see probe.c), and inserts check only for
+ * those of others on our tables, of which there are none: calls on unrelated
+ * keys cannot cause each other a 40001.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relscan.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "idempotency.h"
+
+/* Columns, in the order of the table. */
+enum
+{
+	COL_ID,
+	COL_CLAIMED_AT,
+	COL_FINISHED_AT,
+	COL_LEASE_UNTIL,
+	COL_EXPIRES_AT,
+	COL_FORGET_AT,
+	COL_FENCE,
+	COL_NORMALISATION,
+	COL_ATTEMPT,
+	COL_STATE,
+	COL_PRINCIPAL,
+	COL_OPERATION,
+	COL_KEY,
+	COL_FINGERPRINT,
+	COL_OWNER,
+	COL_RESULT,
+	COL_ERROR,
+	N_COLUMNS
+};
+
+/*
+ * Open the record table for reading, or for claims and changes.
+ */
+Relation
+store_open(bool for_writing)
+{
+	return catalog_open(TABLE_RECORD,
+						for_writing ? RowExclusiveLock : AccessShareLock);
+}
+
+/*
+ * A stored time; NULL never comes.
+ */
+static TimestampTz
+column_time(const Datum *values, const bool *nulls, int column)
+{
+	return nulls[column] ? NEVER : DatumGetTimestampTz(values[column]);
+}
+
+/*
+ * Understand a tuple of the table.  rec points into it.
+ */
+static void
+record_from_tuple(Relation rel, HeapTuple tuple, Record *rec)
+{
+	Datum		values[N_COLUMNS];
+	bool		nulls[N_COLUMNS];
+
+	heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+	memset(rec, 0, sizeof(*rec));
+	rec->id = *DatumGetUUIDP(values[COL_ID]);
+	rec->claimed_at = DatumGetTimestampTz(values[COL_CLAIMED_AT]);
+	rec->finished_at = column_time(values, nulls, COL_FINISHED_AT);
+	rec->lease_until = column_time(values, nulls, COL_LEASE_UNTIL);
+	rec->expires_at = column_time(values, nulls, COL_EXPIRES_AT);
+	rec->forget_at = column_time(values, nulls, COL_FORGET_AT);
+	rec->fence = DatumGetInt64(values[COL_FENCE]);
+	if (!nulls[COL_NORMALISATION])
+		rec->normalisation = DatumGetInt64(values[COL_NORMALISATION]);
+	rec->attempt = DatumGetInt32(values[COL_ATTEMPT]);
+	rec->state = DatumGetChar(values[COL_STATE]);
+	rec->principal = DatumGetTextPP(values[COL_PRINCIPAL]);
+	rec->operation = DatumGetTextPP(values[COL_OPERATION]);
+	rec->key = DatumGetTextPP(values[COL_KEY]);
+	if (!nulls[COL_FINGERPRINT])
+	{
+		bytea	   *fingerprint = DatumGetByteaPP(values[COL_FINGERPRINT]);
+
+		if (VARSIZE_ANY_EXHDR(fingerprint) != IDEM_DIGEST_LEN)
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg("fingerprint of record %s has the wrong length",
+							id_text(&rec->id))));
+		rec->has_fingerprint = true;
+		memcpy(rec->fingerprint, VARDATA_ANY(fingerprint), IDEM_DIGEST_LEN);
+	}
+	if (!nulls[COL_OWNER])
+		rec->owner = DatumGetTextPP(values[COL_OWNER]);
+	rec->result = nulls[COL_RESULT] ? (Datum) 0 : values[COL_RESULT];
+	rec->error = nulls[COL_ERROR] ? (Datum) 0 : values[COL_ERROR];
+	rec->tid = tuple->t_self;
+	rec->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+}
+
+static void
+set_column(Datum *values, bool *nulls, int column, Datum value, bool present)
+{
+	values[column] = value;
+	nulls[column] = !present;
+}
+
+static void
+set_time(Datum *values, bool *nulls, int column, TimestampTz time)
+{
+	set_column(values, nulls, column, TimestampTzGetDatum(time), time != NEVER);
+}
+
+/*
+ * A tuple of the table from a record.
+ */
+static HeapTuple
+tuple_from_record(Relation rel, const Record *rec)
+{
+	Datum		values[N_COLUMNS];
+	bool		nulls[N_COLUMNS];
+	union
+	{
+		struct varlena header;
+		char		bytes[VARHDRSZ + IDEM_DIGEST_LEN];
+	}			fingerprint;
+
+	SET_VARSIZE(&fingerprint, VARHDRSZ + IDEM_DIGEST_LEN);
+	memcpy(VARDATA(&fingerprint), rec->fingerprint, IDEM_DIGEST_LEN);
+
+	set_column(values, nulls, COL_ID, UUIDPGetDatum(&rec->id), true);
+	set_time(values, nulls, COL_CLAIMED_AT, rec->claimed_at);
+	set_time(values, nulls, COL_FINISHED_AT, rec->finished_at);
+	set_time(values, nulls, COL_LEASE_UNTIL, rec->lease_until);
+	set_time(values, nulls, COL_EXPIRES_AT, rec->expires_at);
+	set_time(values, nulls, COL_FORGET_AT, rec->forget_at);
+	set_column(values, nulls, COL_FENCE, Int64GetDatum(rec->fence), true);
+	set_column(values, nulls, COL_NORMALISATION,
+			   Int64GetDatum(rec->normalisation), rec->normalisation != 0);
+	set_column(values, nulls, COL_ATTEMPT, Int32GetDatum(rec->attempt), true);
+	set_column(values, nulls, COL_STATE, CharGetDatum(rec->state), true);
+	set_column(values, nulls, COL_PRINCIPAL, PointerGetDatum(rec->principal), true);
+	set_column(values, nulls, COL_OPERATION, PointerGetDatum(rec->operation), true);
+	set_column(values, nulls, COL_KEY, PointerGetDatum(rec->key), true);
+	set_column(values, nulls, COL_FINGERPRINT, PointerGetDatum(&fingerprint),
+			   rec->has_fingerprint);
+	set_column(values, nulls, COL_OWNER, PointerGetDatum(rec->owner),
+			   rec->owner != NULL);
+	set_column(values, nulls, COL_RESULT, rec->result, rec->result != (Datum) 0);
+	set_column(values, nulls, COL_ERROR, rec->error, rec->error != (Datum) 0);
+	return heap_form_tuple(RelationGetDescr(rel), values, nulls);
+}
+
+static bool
+same_text(const text *stored, const char *given)
+{
+	size_t		len = strlen(given);
+
+	return VARSIZE_ANY_EXHDR(stored) == len &&
+		memcmp(VARDATA_ANY(stored), given, len) == 0;
+}
+
+/*
+ * Raise ID099 unless the record is the one of these texts: a digest collision
+ * is an error, never somebody else's answer.
+ */
+static void
+check_texts(const Record *rec, const Identity *who)
+{
+	if (same_text(rec->principal, who->principal) &&
+		same_text(rec->operation, who->operation) &&
+		same_text(rec->key, who->key))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_IDEM_ID_COLLISION),
+			 errmsg("a different key has the same id as this one of operation \"%s\" (id %s)",
+					who->operation, id_text(&who->id)),
+			 errhint("Use another key for this intent.")));
+}
+
+/*
+ * Look for the record of an identity as it is now.  PROBE_ROW fills rec in
+ * memory of the current context; otherwise only rec->changer is set, to the
+ * open transaction of PROBE_IN_FLIGHT.  Raises ID099.
+ */
+ProbeResult
+store_probe(Relation rel, const Identity *who, Record *rec)
+{
+	HeapTuple	tuple;
+	TransactionId other;
+	ProbeResult result = probe_unique(rel, compat_primary_key_index(rel),
+									  F_UUID_EQ, UUIDPGetDatum(&who->id),
+									  &tuple, &other);
+
+	if (result == PROBE_ROW)
+	{
+		record_from_tuple(rel, tuple, rec);
+		check_texts(rec, who);
+	}
+	rec->changer = other;
+	return result;
+}
+
+/* What executor routines want beside the tuple. */
+typedef struct Writer
+{
+	EState	   *estate;
+	ResultRelInfo *rri;
+	TupleTableSlot *slot;
+} Writer;
+
+static void
+writer_begin(Writer *writer, Relation rel, const Record *rec)
+{
+	writer->estate = CreateExecutorState();
+	writer->rri = makeNode(ResultRelInfo);
+	InitResultRelInfo(writer->rri, rel, 0, NULL, 0);
+	ExecOpenIndices(writer->rri, false);
+	writer->slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+											&TTSOpsHeapTuple);
+	ExecStoreHeapTuple(tuple_from_record(rel, rec), writer->slot, true);
+	writer->slot->tts_tableOid = RelationGetRelid(rel);
+}
+
+static void
+writer_end(Writer *writer)
+{
+	ExecDropSingleTupleTableSlot(writer->slot);
+	ExecCloseIndices(writer->rri);
+	FreeExecutorState(writer->estate);
+	CommandCounterIncrement();
+}
+
+/*
+ * Delete the row this command has just inserted.
+ */
+static void
+take_back(Relation rel, ItemPointer tid)
+{
+	CommandCounterIncrement();
+	simple_table_tuple_delete(rel, tid, GetActiveSnapshot());
+}
+
+/*
+ * Insert a record.  False if the unique index already has a row of that id
+ * from anybody, committed or not; nothing is inserted then.  The caller holds
+ * the lock of the id.
+ */
+bool
+store_insert(Relation rel, const Record *rec)
+{
+	List	   *arbiters = list_make1_oid(compat_primary_key_index(rel));
+	bool		conflict = false;
+	Writer		writer;
+
+	writer_begin(&writer, rel, rec);
+	table_tuple_insert(rel, writer.slot, GetCurrentCommandId(true), 0, NULL);
+	compat_insert_index_tuples(writer.rri, writer.slot, writer.estate, true,
+							   &conflict, arbiters, false);
+	if (conflict)
+		take_back(rel, &writer.slot->tts_tid);
+	writer_end(&writer);
+	return !conflict;
+}
+
+/*
+ * What became of an attempt to change a version.
+ */
+static StoreChange
+change_of(TM_Result result, const Record *found)
+{
+	switch (result)
+	{
+		case TM_Ok:
+			return STORE_CHANGED;
+		case TM_BeingModified:
+		case TM_WouldBlock:
+			return STORE_BUSY;
+		case TM_Updated:
+		case TM_Deleted:
+		case TM_Invisible:
+			return STORE_MISSED;
+		case TM_SelfModified:
+			break;
+	}
+	elog(ERROR, "record %s was changed by this very command", id_text(&found->id));
+	return STORE_MISSED;
+}
+
+/*
+ * Replace the version found by rec.  With wait, waits for another transaction
+ * that is changing it; without, STORE_BUSY.
+ */
+StoreChange
+store_update(Relation rel, const Record *found, const Record *rec, bool wait)
+{
+	ItemPointerData tid = found->tid;
+	bool		insert_indexes;
+	bool		only_summarizing;
+	StoreChange change;
+	TM_FailureData tmfd;
+	Writer		writer;
+
+	writer_begin(&writer, rel, rec);
+	change = change_of(compat_table_tuple_update(rel, &tid, writer.slot,
+												 GetCurrentCommandId(true), wait,
+												 &tmfd, &insert_indexes,
+												 &only_summarizing),
+					   found);
+	if (change == STORE_CHANGED && insert_indexes)
+		compat_insert_index_tuples(writer.rri, writer.slot, writer.estate, false,
+								   NULL, NIL, only_summarizing);
+	writer_end(&writer);
+	return change;
+}
+
+/*
+ * Delete the version found; waits like store_update.
+ */
+StoreChange
+store_delete(Relation rel, const Record *found, bool wait)
+{
+	ItemPointerData tid = found->tid;
+	TM_FailureData tmfd;
+	StoreChange change;
+
+	change = change_of(table_tuple_delete(rel, &tid, GetCurrentCommandId(true),
+										  InvalidSnapshot, InvalidSnapshot,
+										  wait, &tmfd, false),
+					   found);
+	CommandCounterIncrement();
+	return change;
+}
+
+/*
+ * May a record be removed: does every reader treat it as absent already?
+ */
+static bool
+is_purgeable(const Record *rec, TimestampTz now)
+{
+	const Policy *policy = policy_get(text_to_cstring(rec->operation));
+
+	return life_of(rec, policy, now) == LIFE_FORGOTTEN;
+}
+
+/*
+ * The index purge walks: on forget_at alone.
+ */
+static Relation
+open_forget_index(Relation rel, LOCKMODE lockmode)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *lc;
+
+	foreach(lc, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(lc), lockmode);
+
+		if (index->rd_index->indnkeyatts == 1 && index->rd_index->indisvalid &&
+			index->rd_index->indkey.values[0] == COL_FORGET_AT + 1 &&
+			RelationGetIndexPredicate(index) == NIL)
+			return index;
+		index_close(index, lockmode);
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the index on \"forget_at\" of the record table is missing"),
+			 errhint("Make it again: CREATE INDEX record_forget_at_idx ON idempotency_internal.record (forget_at NULLS FIRST).")));
+	return NULL;
+}
+
+/*
+ * Remove up to max_records forgotten records, oldest first; those another
+ * transaction is working on are left alone.  Returns how many.
+ */
+int64
+store_purge(Relation rel, int64 max_records)
+{
+	Relation	index = open_forget_index(rel, AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "idempotency purge",
+												  ALLOCSET_DEFAULT_SIZES);
+	TimestampTz now = GetCurrentTimestamp();
+	int64		removed = 0;
+	SnapshotData dirty;
+	ScanKeyData skey;
+	IndexScanDesc scan;
+
+	ScanKeyInit(&skey, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
+				TimestampTzGetDatum(now));
+	InitDirtySnapshot(dirty);
+	scan = compat_index_beginscan(rel, index, &dirty, 1, 0);
+	index_rescan(scan, &skey, 1, NULL, 0);
+	while (removed < max_records &&
+		   index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		MemoryContext old = MemoryContextSwitchTo(context);
+		Record		rec;
+
+		CHECK_FOR_INTERRUPTS();
+		record_from_tuple(rel, ExecCopySlotHeapTuple(slot), &rec);
+		if (!TransactionIdIsValid(dirty.xmin) &&
+			!TransactionIdIsValid(dirty.xmax) &&
+			is_purgeable(&rec, now) &&
+			store_delete(rel, &rec, false) == STORE_CHANGED)
+			removed++;
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, AccessShareLock);
+	MemoryContextDelete(context);
+	return removed;
+}
