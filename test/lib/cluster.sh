@@ -12,13 +12,14 @@
 # Each has a socket folder of its own directly below /tmp, because the path of
 # a socket is limited to some 100 bytes and a checkout's path is not; it
 # listens on no network address.  Call private_server first.  A script that
-# wants its clusters gone in any case says: trap clusters_remove EXIT
+# wants its clusters gone in any case says: trap clusters_remove EXIT.  Their
+# logs stay, in .tmp/log.
 
 IDEM_CLUSTERS=()
 
 cluster_home() { echo "$IDEM_WORK/cluster/$1"; }
 cluster_data() { echo "$(cluster_home "$1")/data"; }
-cluster_log() { echo "$(cluster_home "$1")/log"; }
+cluster_log() { echo "$IDEM_WORK/log/cluster-$1.log"; }
 cluster_socket() { cat "$(cluster_home "$1")/socket"; }
 cluster_pid() { head -1 "$(cluster_data "$1")/postmaster.pid"; }
 
@@ -27,8 +28,9 @@ cluster_create() {
 	shift
 	cluster_remove "$name"
 	home=$(cluster_home "$name")
-	mkdir -p "$home"
-	own "$IDEM_WORK/cluster"
+	mkdir -p "$home" "$IDEM_WORK/log"
+	rm -f "$(cluster_log "$name")"
+	own "$IDEM_WORK/cluster" "$IDEM_WORK/log"
 	socket=$(mktemp -d /tmp/idem.XXXXXX)
 	own "$socket"
 	echo "$socket" >"$home/socket"
@@ -62,7 +64,7 @@ utf8_locale() {
 }
 
 cluster_start() {
-	as_server "$IDEM_BIN/pg_ctl" -D "$(cluster_data "$1")" -l "$(cluster_log "$1")" -w -s start 8>&- ||
+	as_server "$IDEM_BIN/pg_ctl" -D "$(cluster_data "$1")" -l "$(cluster_log "$1")" -w -s start 7>&- 8>&- ||
 		{ tail -20 "$(cluster_log "$1")" >&2; return 1; }
 }
 

@@ -5,8 +5,9 @@
 # built from source serves as well as Debian's.  As root on Debian the missing
 # packages are installed; otherwise the script stops and names them.
 
-IDEM_OLDEST_MAJOR=15
-IDEM_NEWEST_MAJOR=18
+# The majors to look for, best first; IDEM_WANT_MAJOR leaves one.  The oldest
+# comes first because it is the one that most people have longest.
+wanted_majors() { echo "${IDEM_WANT_MAJOR:-15 16 17 18}"; }
 
 # need_packages GROUP...: groups are build, server, tap and lint.
 need_packages() {
@@ -16,6 +17,8 @@ need_packages() {
 	if ! am_root || ! command -v apt-get >/dev/null; then
 		die "please install first: ${missing[*]} (as root on Debian this script does it itself)"
 	fi
+	step "asking for package lists" apt_update || die "apt-get update failed"
+	mapfile -t missing < <(missing_packages "$@" | sort -u)
 	step "installing ${missing[*]}" apt_install "${missing[@]}" ||
 		die "could not install ${missing[*]}"
 	mapfile -t missing < <(missing_packages "$@" | sort -u)
@@ -80,25 +83,27 @@ missing_for_lint() {
 
 ctags_is_universal() { ctags --version 2>/dev/null | grep -q Universal; }
 
-# The server packages that apt offers: the oldest major we support, because it
-# is the one most people have longest.
+# The first wanted major that apt offers.
 offered_major() {
 	local major
-	for ((major = IDEM_OLDEST_MAJOR; major <= IDEM_NEWEST_MAJOR; major++)); do
+	for major in $(wanted_majors); do
 		if apt-cache show "postgresql-server-dev-$major" >/dev/null 2>&1; then
 			echo "$major"
 			return
 		fi
 	done
-	echo "$IDEM_OLDEST_MAJOR"
+	wanted_majors | cut -d' ' -f1
 }
 
 # Mirrors stumble: each half is tried three times.
+apt_update() { retry 3 apt-get -o Acquire::Retries=3 update -qq </dev/null; }
+
 apt_install() {
-	retry 3 apt-get -o Acquire::Retries=3 update -qq || return 1
 	DEBIAN_FRONTEND=noninteractive retry 3 \
 		apt-get -o Acquire::Retries=3 install -y -qq --no-install-recommends "$@" </dev/null
 }
+
+apt_fetch() { apt_update && apt_install "$@"; }
 
 retry() {
 	local tries=$1 try

@@ -31,7 +31,7 @@ source_pg_config() {
 
 supported_pg_configs() {
 	local major
-	for ((major = IDEM_OLDEST_MAJOR; major <= IDEM_NEWEST_MAJOR; major++)); do
+	for major in $(wanted_majors); do
 		ls "/usr/lib/postgresql/$major/bin/pg_config" 2>/dev/null || true
 	done
 }
@@ -178,16 +178,20 @@ verify_copy() {
 # Time stamps are kept, so that make rebuilds only what changed; what the
 # checkout no longer has goes, what was built stays.
 copy_sources() {
-	local parts=(Makefile idempotency.control sql src) part
-	for part in test expected README.md; do
-		[ ! -e "$IDEM_TOP/$part" ] || parts+=("$part")
-	done
 	mkdir -p "$IDEM_BUILD"
 	own "$IDEM_BUILD"
 	rm -rf "$IDEM_BUILD"/{sql,test,expected,results} "$IDEM_BUILD"/src/*.[ch] "$IDEM_BUILD"/*.so
+	pack_sources | (cd "$IDEM_BUILD" && as_server tar --no-same-owner -xf -)
+}
+
+# The checkout as a tar stream, without what was built in it.
+pack_sources() {
+	local parts=(Makefile idempotency.control sql src test) part
+	for part in expected README.md; do
+		[ ! -e "$IDEM_TOP/$part" ] || parts+=("$part")
+	done
 	tar -C "$IDEM_TOP" --exclude='*.o' --exclude='*.bc' --exclude='*.so' \
-		--exclude='sql/idempotency--[0-9].[0-9].sql' -cf - "${parts[@]}" |
-		(cd "$IDEM_BUILD" && as_server tar --no-same-owner -xf -)
+		--exclude='sql/idempotency--[0-9].[0-9].sql' -cf - "${parts[@]}"
 }
 
 # Bitcode for the just-in-time compiler would only cost time here.
