@@ -1,0 +1,117 @@
+# shellcheck shell=bash
+# Installs what a script needs and the machine lacks.
+#
+# Each need is tested by what is used, not by package names, so that a server
+# built from source serves as well as Debian's.  As root on Debian the missing
+# packages are installed; otherwise the script stops and names them.
+
+# The majors to look for, best first; IDEM_WANT_MAJOR leaves one.  The oldest
+# comes first because it is the one that most people have longest.
+wanted_majors() { echo "${IDEM_WANT_MAJOR:-15 16 17 18}"; }
+
+# need_packages GROUP...: groups are build, server, tap and lint.
+need_packages() {
+	local missing
+	mapfile -t missing < <(missing_packages "$@" | sort -u)
+	[ "${#missing[@]}" -gt 0 ] || return 0
+	if ! am_root || ! command -v apt-get >/dev/null; then
+		die "please install first: ${missing[*]} (as root on Debian this script does it itself)"
+	fi
+	step "asking for package lists" apt_update || die "apt-get update failed"
+	mapfile -t missing < <(missing_packages "$@" | sort -u)
+	step "installing ${missing[*]}" apt_install "${missing[@]}" ||
+		die "could not install ${missing[*]}"
+	mapfile -t missing < <(missing_packages "$@" | sort -u)
+	[ "${#missing[@]}" -eq 0 ] || die "still missing after installation: ${missing[*]}"
+}
+
+missing_packages() {
+	local group
+	for group in "$@"; do
+		"missing_for_$group"
+	done
+}
+
+# lacks PACKAGE COMMAND...: names the package if the command fails.
+lacks() {
+	local package=$1
+	shift
+	"$@" >/dev/null 2>&1 || echo "$package"
+}
+
+has() { command -v "$1" >/dev/null; }
+
+missing_for_build() {
+	lacks make has make
+	lacks gcc has gcc
+	lacks libc6-dev test -e /usr/include/stdio.h
+	lacks perl has perl
+}
+
+missing_for_server() {
+	local config major
+	if ! config=$(source_pg_config); then
+		major=$(offered_major)
+		printf '%s\n' "postgresql-$major" "postgresql-server-dev-$major"
+		return
+	fi
+	major=$(major_of "$config")
+	lacks "postgresql-$major" test -x "$("$config" --bindir)/initdb"
+	lacks "postgresql-server-dev-$major" test -e "$("$config" --pgxs)"
+	lacks "postgresql-server-dev-$major" test -e "$("$config" --includedir-server)/postgres.h"
+}
+
+missing_for_tap() {
+	local config major
+	if config=$(source_pg_config); then
+		major=$(major_of "$config")
+	else
+		major=$(offered_major)
+	fi
+	lacks "postgresql-$major-pgtap" pgtap_folder "$major" "${config:-}"
+	lacks "postgresql-server-dev-$major" test_perl_folder "$major" "${config:-}"
+	lacks libipc-run-perl perl -MIPC::Run -e 1
+	lacks perl has prove
+	lacks python3 has python3
+}
+
+missing_for_lint() {
+	lacks pg-bsd-indent has pg_bsd_indent
+	lacks universal-ctags ctags_is_universal
+	lacks shellcheck has shellcheck
+}
+
+ctags_is_universal() { ctags --version 2>/dev/null | grep -q Universal; }
+
+# The first wanted major that apt offers.
+offered_major() {
+	local major
+	for major in $(wanted_majors); do
+		if apt-cache show "postgresql-server-dev-$major" >/dev/null 2>&1; then
+			echo "$major"
+			return
+		fi
+	done
+	wanted_majors | cut -d' ' -f1
+}
+
+# Mirrors stumble: each half is tried three times.
+apt_update() { retry 3 apt-get -o Acquire::Retries=3 update -qq </dev/null; }
+
+apt_install() {
+	DEBIAN_FRONTEND=noninteractive retry 3 \
+		apt-get -o Acquire::Retries=3 install -y -qq --no-install-recommends "$@" </dev/null
+}
+
+apt_fetch() { apt_update && apt_install "$@"; }
+
+retry() {
+	local tries=$1 try
+	shift
+	for ((try = 1; try <= tries; try++)); do
+		"$@" && return 0
+		say "attempt $try of $tries failed: $*"
+		sleep $((try * 3))
+	done
+	return 1
+}
