@@ -84,7 +84,7 @@ typedef struct Member
 extern void writer_open(Writer *out, WriterKind kind, int64 max_bytes);
 extern int64 writer_close(Writer *out);
 extern void writer_flush(Writer *out);
-extern void write_bytes(Writer *out, const char *bytes, size_t len);
+extern void write_long(Writer *out, const char *bytes, size_t len);
 extern void write_string(Writer *out, const char *string, size_t len);
 
 /* number.c */
@@ -116,6 +116,21 @@ write_byte(Writer *out, char byte)
 	if (unlikely(out->used == WRITER_BUFFER))
 		writer_flush(out);
 	out->buffer[out->used++] = byte;
+}
+
+/*
+ * Append bytes.  Raises only what writer_flush() raises.
+ */
+static inline void
+write_bytes(Writer *out, const char *bytes, size_t len)
+{
+	if (likely(len <= (size_t) (WRITER_BUFFER - out->used)))
+	{
+		memcpy(out->buffer + out->used, bytes, len);
+		out->used += len;
+	}
+	else
+		write_long(out, bytes, len);
 }
 
 #endif							/* IDEMPOTENCY_CANONICAL_PARTS_H */

@@ -173,7 +173,7 @@ static TimestampTz
 timestamp_of_milliseconds(uint64 milliseconds)
 {
 	const int64 epoch = (int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) *
-		SECS_PER_DAY * 1000;
+	SECS_PER_DAY * 1000;
 
 	return ((int64) milliseconds - epoch) * 1000;
 }

@@ -66,25 +66,33 @@ key_lead(const char *key, uint32 len)
 }
 
 /*
+ * Of two names with the same lead, does a come before b?
+ */
+static bool
+rest_comes_before(const char *a, uint32 a_len, const char *b, uint32 b_len)
+{
+	uint32		common = Min(a_len, b_len);
+
+	for (uint32 i = sizeof(uint64); i < common; i++)
+	{
+		unsigned char byte_a = (unsigned char) a[i];
+		unsigned char byte_b = (unsigned char) b[i];
+
+		if (byte_a != byte_b)
+			return utf16_rank(byte_a) < utf16_rank(byte_b);
+	}
+	return a_len < b_len;
+}
+
+/*
  * Is run a's next name before run b's?  Equal names come out false.
  */
 static inline bool
 comes_before(const Run *a, const Run *b)
 {
-	uint32		common;
-
 	if (likely(a->lead != b->lead))
 		return a->lead < b->lead;
-	common = Min(a->key_len, b->key_len);
-	for (uint32 i = sizeof(a->lead); i < common; i++)
-	{
-		unsigned char byte_a = (unsigned char) a->key[i];
-		unsigned char byte_b = (unsigned char) b->key[i];
-
-		if (byte_a != byte_b)
-			return utf16_rank(byte_a) < utf16_rank(byte_b);
-	}
-	return a->key_len < b->key_len;
+	return rest_comes_before(a->key, a->key_len, b->key, b->key_len);
 }
 
 /*
@@ -129,10 +137,10 @@ runs_close(RunStack *stack)
 }
 
 /*
- * Put one more run on the stack.  May raise out of memory.
+ * Make room for one more run and return it.  May raise out of memory.
  */
-static void
-push_run(RunStack *stack, const Run *run)
+static Run *
+push_run(RunStack *stack)
 {
 	if (unlikely(stack->used == stack->space))
 	{
@@ -148,7 +156,28 @@ push_run(RunStack *stack, const Run *run)
 			stack->runs = repalloc_huge(stack->runs, 2 * bytes);
 		stack->space *= 2;
 	}
-	stack->runs[stack->used++] = *run;
+	return &stack->runs[stack->used++];
+}
+
+/*
+ * Where in the object do the values begin?  Where the last name ends; only
+ * some children say where that is, the others how long they are.
+ */
+static uint32
+values_offset(const JsonbContainer *object)
+{
+	uint32		at = 0;
+	uint32		names = JsonContainerSize(object);
+
+	while (names > 0)
+	{
+		JEntry		child = object->children[--names];
+
+		at += JBE_OFFLENFLD(child);
+		if (JBE_HAS_OFF(child))
+			break;
+	}
+	return at;
 }
 
 /*
@@ -160,27 +189,35 @@ push_runs(RunStack *stack, const JsonbContainer *object)
 {
 	uint32		count = JsonContainerSize(object);
 	const char *data = object_data(object);
-	Run			now = {.key = data,.from = object};
-	Run			before = now;
-	uint32		values_at = 0;
-
-	for (uint32 i = 0; i < count; i++)
-		JBE_ADVANCE_OFFSET(values_at, object->children[i]);
-	now.value_at = values_at;
+	const char *key = data;
+	uint32		value_at = values_offset(object);
+	uint64		lead_before = 0;
+	uint32		len_before = 0;
+	Run		   *run = NULL;
 
 	for (uint32 i = 0; i < count; i++)
 	{
+		uint32		len = child_length(object->children[i], key - data);
+		uint64		lead = key_lead(key, len);
+
 		CHECK_FOR_INTERRUPTS();
-		now.key_len = child_length(object->children[i], now.key - data);
-		now.lead = key_lead(now.key, now.key_len);
-		now.index = now.last = i;
-		if (i > 0 && comes_before(&before, &now))
-			stack->runs[stack->used - 1].last = i;
-		else
-			push_run(stack, &now);
-		before = now;
-		now.key += now.key_len;
-		JBE_ADVANCE_OFFSET(now.value_at, object->children[count + i]);
+		if (i == 0 || lead < lead_before ||
+			(lead == lead_before &&
+			 !rest_comes_before(key - len_before, len_before, key, len)))
+		{
+			run = push_run(stack);
+			run->lead = lead;
+			run->key = key;
+			run->from = object;
+			run->key_len = len;
+			run->index = i;
+			run->value_at = value_at;
+		}
+		run->last = i;
+		key += len;
+		lead_before = lead;
+		len_before = len;
+		JBE_ADVANCE_OFFSET(value_at, object->children[count + i]);
 	}
 }
 

@@ -21,8 +21,8 @@ void
 canonical_refuse(const Normalisation *norm, const char *detail)
 {
 	const char *hint =
-		"Send a value that has a canonical JSON form (RFC 8785), "
-		"or compute the fingerprint of the raw request yourself.";
+	"Send a value that has a canonical JSON form (RFC 8785), "
+	"or compute the fingerprint of the raw request yourself.";
 
 	if (norm != NULL && norm->operation != NULL)
 		ereport(ERROR,

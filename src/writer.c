@@ -74,20 +74,15 @@ writer_close(Writer *out)
 }
 
 /*
- * Append bytes.  Long pieces go past the buffer, not through it, but in
- * portions, so that a digest over hundreds of megabytes can be cancelled.
+ * Append more bytes than the buffer has room for.  They go past the buffer,
+ * not through it, but in portions, so that a digest over hundreds of
+ * megabytes can be cancelled.
  */
 void
-write_bytes(Writer *out, const char *bytes, size_t len)
+write_long(Writer *out, const char *bytes, size_t len)
 {
 	const size_t portion = 1024 * 1024;
 
-	if (likely(len <= (size_t) (WRITER_BUFFER - out->used)))
-	{
-		memcpy(out->buffer + out->used, bytes, len);
-		out->used += len;
-		return;
-	}
 	writer_flush(out);
 	while (len >= WRITER_BUFFER)
 	{
@@ -112,33 +107,57 @@ needs_escape(unsigned char byte)
 }
 
 /*
- * How many bytes from here on need no escape?  Looks at eight bytes at a
- * time: the sum of three tests has a byte's top bit set if one of the eight
- * is below 0x20, a quote or a backslash.  A borrow can mark a byte behind a
- * true hit too, never before it, hence the byte-wise search that follows.
+ * Must one of these eight bytes be escaped?  The sum of three tests has the
+ * top bit of a byte set if it is below 0x20, a quote or a backslash.  (A
+ * borrow can set that of a byte behind such a one too, never otherwise.)
  */
-static size_t
-plain_prefix(const char *string, size_t len)
+static inline bool
+any_needs_escape(uint64 bytes)
+{
+	uint64		quote = bytes ^ EVERY_BYTE('"');
+	uint64		backslash = bytes ^ EVERY_BYTE('\\');
+
+	return ((((bytes - EVERY_BYTE(0x20)) & ~bytes) |
+			 ((quote - EVERY_BYTE(1)) & ~quote) |
+			 ((backslash - EVERY_BYTE(1)) & ~backslash)) &
+			EVERY_BYTE(0x80)) != 0;
+}
+
+/*
+ * Copy eight bytes, unless one of them must be escaped.
+ */
+static inline bool
+copy_eight(char *to, const char *from)
+{
+	uint64		bytes;
+
+	memcpy(&bytes, from, sizeof(bytes));
+	if (any_needs_escape(bytes))
+		return false;
+	memcpy(to, &bytes, sizeof(bytes));
+	return true;
+}
+
+/*
+ * Copy the bytes up to the first that must be escaped and return how many
+ * these are.  Eight at a time; the last eight may overlap those before, so
+ * that names and values of ordinary length need no byte-wise rest.
+ */
+static inline size_t
+copy_plain(char *to, const char *from, size_t len)
 {
 	size_t		at = 0;
 
-	while (at + sizeof(uint64) <= len)
+	while (at + 8 <= len && copy_eight(to + at, from + at))
+		at += 8;
+	if (at == len || (at > 0 && at + 8 > len &&
+					  copy_eight(to + len - 8, from + len - 8)))
+		return len;
+	while (at < len && !needs_escape((unsigned char) from[at]))
 	{
-		uint64		chunk;
-		uint64		quote;
-		uint64		backslash;
-
-		memcpy(&chunk, string + at, sizeof(chunk));
-		quote = chunk ^ EVERY_BYTE('"');
-		backslash = chunk ^ EVERY_BYTE('\\');
-		if ((((chunk - EVERY_BYTE(0x20)) & ~chunk) |
-			 ((quote - EVERY_BYTE(1)) & ~quote) |
-			 ((backslash - EVERY_BYTE(1)) & ~backslash)) & EVERY_BYTE(0x80))
-			break;
-		at += sizeof(chunk);
-	}
-	while (at < len && !needs_escape((unsigned char) string[at]))
+		to[at] = from[at];
 		at++;
+	}
 	return at;
 }
 
@@ -149,7 +168,7 @@ static void
 write_escape(Writer *out, unsigned char byte)
 {
 	static const char shorthand[0x20] = {
-		['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r'
+		['\b'] = 'b',['\t'] = 't',['\n'] = 'n',['\f'] = 'f',['\r'] = 'r'
 	};
 	static const char hex[] = "0123456789abcdef";
 
@@ -175,12 +194,17 @@ write_string(Writer *out, const char *string, size_t len)
 	write_byte(out, '"');
 	while (len > 0)
 	{
-		size_t		plain = plain_prefix(string, len);
+		size_t		now;
+		size_t		plain;
 
-		write_bytes(out, string, plain);
+		if (unlikely(out->used == WRITER_BUFFER))
+			writer_flush(out);
+		now = Min(len, (size_t) (WRITER_BUFFER - out->used));
+		plain = copy_plain(out->buffer + out->used, string, now);
+		out->used += plain;
 		string += plain;
 		len -= plain;
-		if (len > 0)
+		if (plain < now)
 		{
 			write_escape(out, (unsigned char) *string);
 			string++;
