@@ -8,6 +8,7 @@
 #ifndef IDEMPOTENCY_CANONICAL_H
 #define IDEMPOTENCY_CANONICAL_H
 
+#include "lib/stringinfo.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
@@ -43,6 +44,10 @@ extern char *id_text(const pg_uuid_t *id);
 extern int64 canonical_fingerprint(Jsonb *params, const Normalisation *norm,
 								   int64 max_bytes, uint8 *digest);
 extern int64 canonical_length(Jsonb *value, int64 max_bytes);
+extern void canonical_text(Jsonb *params, const Normalisation *norm,
+						   StringInfo text);
+
+/* normalise.c */
 extern Normalisation *normalisation_compile(Jsonb *settings,
 											const char *operation);
 

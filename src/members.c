@@ -1,0 +1,314 @@
+/*-------------------------------------------------------------------------
+ *
+ * members.c
+ *	  The members of an object in the order of RFC 8785: by the UTF-16 code
+ *	  units of their names.
+ *
+ * jsonb stores members by length of name and then by bytes.  So an object is
+ * already a short list of sorted runs, about one for each length that
+ * occurs, and what is left to do is to merge them.  The merge walks one
+ * cursor per run and takes the least from a heap.  That is n log(runs) time
+ * whatever the names are (a quicksort can be driven to n squared by names
+ * chosen for it), and memory for the runs only: names of k different lengths
+ * are at least k*k/2 bytes of input.  Nothing is copied.
+ *
+ * UTF-16 order is the order of the UTF-8 bytes but for one thing: characters
+ * beyond the basic plane (first byte F0 to F4) are written with surrogates
+ * (D800 to DFFF) and so come before U+E000 to U+FFFF (first byte EE, EF).
+ * Lifting EE and EF above F4 turns one order into the other; where two
+ * strings first differ in a later byte of a character, those are not
+ * affected.  Names of one length that differ in just this way make a run
+ * end early; the order stays right.
+ *
+ * The runs of all objects being written lie on one stack, which has room for
+ * most params without any allocation.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "canonical_parts.h"
+#include "miscadmin.h"
+#include "port/pg_bswap.h"
+
+/*
+ * A byte of UTF-8 such that comparing it compares UTF-16 code units.
+ */
+static inline unsigned char
+utf16_rank(unsigned char byte)
+{
+	return (byte & 0xFE) == 0xEE ? byte + 0x10 : byte;
+}
+
+/*
+ * The first eight bytes of a name as one comparable number; shorter names
+ * are filled up with zeros.
+ */
+static inline uint64
+key_lead(const char *key, uint32 len)
+{
+	uint64		lead = 0;
+	unsigned char *byte = (unsigned char *) &lead;
+
+	if (len >= sizeof(lead))
+		memcpy(&lead, key, sizeof(lead));
+	else
+	{
+		for (uint32 i = 0; i < len; i++)
+			byte[i] = (unsigned char) key[i];
+	}
+	if (unlikely(lead & UINT64CONST(0x8080808080808080)))
+	{
+		for (int i = 0; i < (int) sizeof(lead); i++)
+			byte[i] = utf16_rank(byte[i]);
+	}
+	return pg_ntoh64(lead);
+}
+
+/*
+ * Of two names with the same lead, does a come before b?
+ */
+static bool
+rest_comes_before(const char *a, uint32 a_len, const char *b, uint32 b_len)
+{
+	uint32		common = Min(a_len, b_len);
+
+	for (uint32 i = sizeof(uint64); i < common; i++)
+	{
+		unsigned char byte_a = (unsigned char) a[i];
+		unsigned char byte_b = (unsigned char) b[i];
+
+		if (byte_a != byte_b)
+			return utf16_rank(byte_a) < utf16_rank(byte_b);
+	}
+	return a_len < b_len;
+}
+
+/*
+ * Is run a's next name before run b's?  Equal names come out false.
+ */
+static inline bool
+comes_before(const Run *a, const Run *b)
+{
+	if (likely(a->lead != b->lead))
+		return a->lead < b->lead;
+	return rest_comes_before(a->key, a->key_len, b->key, b->key_len);
+}
+
+/*
+ * How long is the child that begins at offset start?
+ */
+static inline uint32
+child_length(JEntry child, uint32 start)
+{
+	uint32		field = JBE_OFFLENFLD(child);
+
+	return JBE_HAS_OFF(child) ? field - start : field;
+}
+
+/*
+ * Where in the object do the bytes of its children begin?
+ */
+static inline const char *
+object_data(const JsonbContainer *object)
+{
+	return (const char *) (object->children + 2 * JsonContainerSize(object));
+}
+
+/*
+ * Make an empty stack.
+ */
+void
+runs_open(RunStack *stack)
+{
+	stack->runs = stack->first;
+	stack->used = 0;
+	stack->space = lengthof(stack->first);
+}
+
+/*
+ * Give the stack's memory back; after an error the memory context does it.
+ */
+void
+runs_close(RunStack *stack)
+{
+	if (stack->runs != stack->first)
+		pfree(stack->runs);
+}
+
+/*
+ * Make room for one more run and return it.  May raise out of memory.
+ */
+static Run *
+push_run(RunStack *stack)
+{
+	if (unlikely(stack->used == stack->space))
+	{
+		Size		bytes = stack->space * sizeof(Run);
+
+		if (stack->runs == stack->first)
+		{
+			stack->runs = MemoryContextAllocHuge(CurrentMemoryContext,
+												 2 * bytes);
+			memcpy(stack->runs, stack->first, bytes);
+		}
+		else
+			stack->runs = repalloc_huge(stack->runs, 2 * bytes);
+		stack->space *= 2;
+	}
+	return &stack->runs[stack->used++];
+}
+
+/*
+ * Where in the object do the values begin?  Where the last name ends; only
+ * some children say where that is, the others how long they are.
+ */
+static uint32
+values_offset(const JsonbContainer *object)
+{
+	uint32		at = 0;
+	uint32		names = JsonContainerSize(object);
+
+	while (names > 0)
+	{
+		JEntry		child = object->children[--names];
+
+		at += JBE_OFFLENFLD(child);
+		if (JBE_HAS_OFF(child))
+			break;
+	}
+	return at;
+}
+
+/*
+ * Cut the members of object into runs.  Answers interrupts; may raise out of
+ * memory.
+ */
+static void
+push_runs(RunStack *stack, const JsonbContainer *object)
+{
+	uint32		count = JsonContainerSize(object);
+	const char *data = object_data(object);
+	const char *key = data;
+	uint32		value_at = values_offset(object);
+	uint64		lead_before = 0;
+	uint32		len_before = 0;
+	Run		   *run = NULL;
+
+	for (uint32 i = 0; i < count; i++)
+	{
+		uint32		len = child_length(object->children[i], key - data);
+		uint64		lead = key_lead(key, len);
+
+		CHECK_FOR_INTERRUPTS();
+		if (i == 0 || lead < lead_before ||
+			(lead == lead_before &&
+			 !rest_comes_before(key - len_before, len_before, key, len)))
+		{
+			run = push_run(stack);
+			run->lead = lead;
+			run->key = key;
+			run->from = object;
+			run->key_len = len;
+			run->index = i;
+			run->value_at = value_at;
+		}
+		run->last = i;
+		key += len;
+		lead_before = lead;
+		len_before = len;
+		JBE_ADVANCE_OFFSET(value_at, object->children[count + i]);
+	}
+}
+
+/*
+ * Let the run at place at sink to where the heap needs it.
+ */
+static void
+sift_down(Run *heap, Size count, Size at)
+{
+	Run			sinking = heap[at];
+
+	for (;;)
+	{
+		Size		child = 2 * at + 1;
+
+		if (child >= count)
+			break;
+		if (child + 1 < count && comes_before(&heap[child + 1], &heap[child]))
+			child++;
+		if (!comes_before(&heap[child], &sinking))
+			break;
+		heap[at] = heap[child];
+		at = child;
+	}
+	heap[at] = sinking;
+}
+
+/*
+ * Begin to take the members of object in order.  The object must stay where
+ * it is until members_close().  Answers interrupts; may raise out of memory.
+ */
+void
+members_open(RunStack *stack, Members *members, const JsonbContainer *object)
+{
+	members->bottom = stack->used;
+	push_runs(stack, object);
+	members->count = stack->used - members->bottom;
+	for (Size at = members->count / 2; at-- > 0;)
+		sift_down(stack->runs + members->bottom, members->count, at);
+}
+
+/*
+ * Step a run on to its next member; false if that was the last.
+ */
+static bool
+advance(Run *run)
+{
+	const JEntry *children = run->from->children;
+
+	if (run->index == run->last)
+		return false;
+	JBE_ADVANCE_OFFSET(run->value_at,
+					   children[JsonContainerSize(run->from) + run->index]);
+	run->key += run->key_len;
+	run->index++;
+	run->key_len = child_length(children[run->index],
+								run->key - object_data(run->from));
+	run->lead = key_lead(run->key, run->key_len);
+	return true;
+}
+
+/*
+ * Take the next member; false if there is none.  Other objects may have been
+ * opened and closed since the last call, but not left open.
+ */
+bool
+members_next(RunStack *stack, Members *members, Member *member)
+{
+	Run		   *heap = stack->runs + members->bottom;
+
+	if (members->count == 0)
+		return false;
+	member->key = heap->key;
+	member->key_len = heap->key_len;
+	member->entry =
+		heap->from->children[JsonContainerSize(heap->from) + heap->index];
+	member->value_len = child_length(member->entry, heap->value_at);
+	member->value = object_data(heap->from) + heap->value_at;
+
+	if (!advance(heap))
+		heap[0] = heap[--members->count];
+	if (members->count > 1)
+		sift_down(heap, members->count, 0);
+	return true;
+}
+
+/*
+ * Take the object's runs off the stack.
+ */
+void
+members_close(RunStack *stack, Members *members)
+{
+	stack->used = members->bottom;
+}

@@ -1,0 +1,79 @@
+-- C34: one id and one fingerprint for one value, whatever encodes the database.
+\set ECHO none
+\set QUIET 1
+\pset format unaligned
+\pset tuples_only on
+\set VERBOSITY terse
+SET client_encoding = 'UTF8';
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS idempotency;
+CREATE SCHEMA IF NOT EXISTS tap;
+CREATE EXTENSION IF NOT EXISTS pgtap SCHEMA tap;
+SELECT format('SET search_path = %s', string_agg(extnamespace::regnamespace::text, ', ' ORDER BY extname))
+  FROM pg_extension WHERE extname IN ('idempotency', 'pgtap') \gexec
+\getenv abs_srcdir PG_ABS_SRCDIR
+
+\set here :DBNAME
+DROP DATABASE IF EXISTS idempotency_latin9;
+DROP DATABASE IF EXISTS idempotency_eucjp;
+DROP DATABASE IF EXISTS idempotency_ascii;
+CREATE DATABASE idempotency_latin9 ENCODING 'LATIN9' LOCALE 'C' TEMPLATE template0;
+CREATE DATABASE idempotency_eucjp ENCODING 'EUC_JP' LOCALE 'C' TEMPLATE template0;
+CREATE DATABASE idempotency_ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0;
+
+\c idempotency_latin9
+SET client_encoding = 'UTF8';
+CREATE EXTENSION idempotency;
+SELECT encode(idem_fingerprint('{"prix":"12 €","nom":"é","z":"ü","ÿ":1,"zz":2}'), 'hex') AS latin9_fingerprint,
+	idem_canonical('{"prix":"12 €","nom":"é","z":"ü","ÿ":1,"zz":2}') AS latin9_canonical,
+	idem_id('opé', 'k€', 'acmé') AS latin9_id,
+	idem_downstream_key('61362f49-1d33-8116-af4a-a257885ad4be', '€') AS latin9_step,
+	encode(idem_fingerprint(jsonb_build_object('s', repeat('é€', 100000))), 'hex') AS latin9_long,
+	idem_id('o', repeat('é', 127), 'p') AS latin9_127 \gset
+\set latin9_refused none
+SELECT idem_id('o', repeat('é', 128), 'p') \g /dev/null
+\set latin9_refused :SQLSTATE
+
+\c idempotency_eucjp
+SET client_encoding = 'UTF8';
+CREATE EXTENSION idempotency;
+SELECT encode(idem_fingerprint('{"日本":["語",1.50],"名":"山田","a":{"ｱ":null}}'), 'hex') AS eucjp_fingerprint,
+	encode(idem_fingerprint('"語"'), 'hex') AS eucjp_scalar,
+	idem_canonical('{"日本":["語",1.50],"名":"山田","a":{"ｱ":null}}') AS eucjp_canonical,
+	idem_id('注文', '鍵', '山田') AS eucjp_id \gset
+
+\c idempotency_ascii
+SET client_encoding = 'UTF8';
+CREATE EXTENSION idempotency;
+SELECT encode(idem_fingerprint('{"日本":["語",1.50],"é":"😀"}'), 'hex') AS ascii_fingerprint,
+	idem_id('注文', '鍵', '山田') AS ascii_id \gset
+SELECT idem_id('o', convert_from('\xff', 'SQL_ASCII'), 'p') \g /dev/null
+\set ascii_key :SQLSTATE
+SELECT idem_fingerprint(to_jsonb(convert_from('\x61ed', 'SQL_ASCII'))) \g /dev/null
+\set ascii_params :SQLSTATE
+
+\c :here
+SET client_encoding = 'UTF8';
+SET client_min_messages = warning;
+SELECT format('SET search_path = %s', string_agg(extnamespace::regnamespace::text, ', ' ORDER BY extname))
+  FROM pg_extension WHERE extname IN ('idempotency', 'pgtap') \gexec
+DROP DATABASE idempotency_latin9;
+DROP DATABASE idempotency_eucjp;
+DROP DATABASE idempotency_ascii;
+
+SELECT plan(14);
+SELECT is(:'latin9_fingerprint', encode(idem_fingerprint('{"prix":"12 €","nom":"é","z":"ü","ÿ":1,"zz":2}'), 'hex'), 'LATIN9: fingerprint');
+SELECT is(:'latin9_canonical', idem_canonical('{"prix":"12 €","nom":"é","z":"ü","ÿ":1,"zz":2}'), 'LATIN9: canonical text');
+SELECT is(:'latin9_id'::uuid, idem_id('opé', 'k€', 'acmé'), 'LATIN9: id');
+SELECT is(:'latin9_step'::uuid, idem_downstream_key('61362f49-1d33-8116-af4a-a257885ad4be', '€'), 'LATIN9: downstream key');
+SELECT is(:'latin9_long', encode(idem_fingerprint(jsonb_build_object('s', repeat('é€', 100000))), 'hex'), 'LATIN9: long string');
+SELECT is(:'latin9_127'::uuid, idem_id('o', repeat('é', 127), 'p'), 'LATIN9: the limit counts UTF-8 bytes');
+SELECT is(:'latin9_refused'::text, '22023', 'LATIN9: 128 bytes there, 256 in UTF-8');
+SELECT is(:'eucjp_fingerprint', encode(idem_fingerprint('{"日本":["語",1.50],"名":"山田","a":{"ｱ":null}}'), 'hex'), 'EUC_JP: fingerprint');
+SELECT is(:'eucjp_scalar', encode(idem_fingerprint('"語"'), 'hex'), 'EUC_JP: fingerprint of a scalar');
+SELECT is(:'eucjp_canonical', idem_canonical('{"日本":["語",1.50],"名":"山田","a":{"ｱ":null}}'), 'EUC_JP: canonical text');
+SELECT is(:'eucjp_id'::uuid, idem_id('注文', '鍵', '山田'), 'EUC_JP: id');
+SELECT is(:'ascii_fingerprint', encode(idem_fingerprint('{"日本":["語",1.50],"é":"😀"}'), 'hex'), 'SQL_ASCII: fingerprint of valid UTF-8');
+SELECT is(:'ascii_id'::uuid, idem_id('注文', '鍵', '山田'), 'SQL_ASCII: id of valid UTF-8');
+SELECT is(:'ascii_key' || ' ' || :'ascii_params', '22023 22032', 'SQL_ASCII: other bytes are refused');
+SELECT finish();
