@@ -10,11 +10,12 @@ EXTENSION = idempotency
 EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" idempotency.control)
 
 # The rooms of src/, in reading order: nothing below calls up (src/README.md).
-ROOMS = idempotency guc catalog answer policy identity canonical number digest \
-	probe store permit claim finish status purge grant
+ROOMS = idempotency guc catalog answer settings policy define grant \
+	identity fingerprint canonical normalise members number writer utf8 digest \
+	claim finish status purge life permit store probe
 
 MODULE_big = idempotency
-OBJS = $(foreach room,$(ROOMS),$(patsubst %.c,%.o,$(wildcard src/$(room).c)))
+OBJS = $(ROOMS:%=src/%.o)
 
 DATA = $(wildcard sql/idempotency--*--*.sql)
 DATA_built = sql/idempotency--$(EXTVERSION).sql
@@ -22,10 +23,11 @@ DATA_built = sql/idempotency--$(EXTVERSION).sql
 # A warning is an error in our own builds; packagers with other compilers
 # build with WERROR= .  The server's headers are included as system headers,
 # because they are not clean under -Wextra and their warnings are not ours to
-# mend.  Callback signatures are PostgreSQL's, so unused parameters are normal.
+# mend.  Callback signatures are PostgreSQL's, so unused parameters are normal;
+# so is comparing an int index with lengthof(), which is a size_t.
 WERROR = -Werror
 PG_CPPFLAGS = -isystem $(includedir_server)
-PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter $(WERROR)
+PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare $(WERROR)
 
 # Regression tests in test/sql, isolation tests in test/specs; what both should
 # print is in expected/.  They need the pgtap extension.

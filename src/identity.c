@@ -92,6 +92,17 @@ append_text(uint8 *input, const char *what, const char *text,
 }
 
 /*
+ * Raise 22023 unless value can be that part of an identity.
+ */
+void
+identity_check_text(const char *value, const char *what)
+{
+	uint8		framed[sizeof(uint32) + IDEM_TEXT_MAX];
+
+	append_text(framed, what, value, NULL);
+}
+
+/*
  * The value of a hex digit of either case, or -1.
  */
 static int
