@@ -210,6 +210,30 @@ put_version(pg_uuid_t *id, uint8 version)
 }
 
 /*
+ * The first bytes of the digest of a framed identity.  A claim and its
+ * completion are about the same one, and setting a digest up costs more than
+ * a comparison, so the last one is kept.
+ */
+static void
+id_digest(const uint8 *input, size_t len, pg_uuid_t *id)
+{
+	static uint8 last_input[ID_INPUT_MAX];
+	static size_t last_len = 0;
+	static uint8 last_digest[IDEM_DIGEST_LEN];
+
+	if (len != last_len || memcmp(input, last_input, len) != 0)
+	{
+		last_len = 0;			/* while digest and input do not agree */
+		digest_start();
+		digest_update(input, len);
+		digest_finish(last_digest);
+		memcpy(last_input, input, len);
+		last_len = len;
+	}
+	memcpy(id->data, last_digest, UUID_LEN);
+}
+
+/*
  * Derive who->id, key_has_time and key_time from the three texts, which the
  * caller has set, in server encoding.  Raises 22023 if one is empty, longer
  * than IDEM_TEXT_MAX bytes in UTF-8, or not valid text.
@@ -218,7 +242,6 @@ void
 identity_derive(Identity *who)
 {
 	uint8		input[ID_INPUT_MAX];
-	uint8		digest[IDEM_DIGEST_LEN];
 	uint8	   *end = input + sizeof(ID_DOMAIN) - 1;
 	uint64		milliseconds;
 
@@ -229,11 +252,7 @@ identity_derive(Identity *who)
 	end = append_text(end, "operation", who->operation, NULL);
 	end = append_text(end, "key", who->key, who->operation);
 
-	digest_start();
-	digest_update(input, end - input);
-	digest_finish(digest);
-	memcpy(who->id.data, digest, UUID_LEN);
-
+	id_digest(input, end - input, &who->id);
 	who->key_has_time = key_milliseconds(who->key, &milliseconds);
 	who->key_time = 0;
 	if (who->key_has_time)
