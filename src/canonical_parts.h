@@ -11,7 +11,10 @@
 
 #include "canonical.h"
 #include "lib/stringinfo.h"
+#include "port/pg_bswap.h"
 #include "utils/numeric.h"
+
+#define EVERY_BYTE(b)	(UINT64CONST(0x0101010101010101) * (b))
 
 /* Large enough that hashing dominates its calls, small enough for L1. */
 #define WRITER_BUFFER 8192
@@ -106,6 +109,28 @@ extern Jsonb *jsonb_in_utf8(Jsonb *value, const Normalisation *norm);
 /* normalise.c */
 extern void canonical_refuse(const Normalisation *norm, const char *detail)
 			pg_attribute_noreturn();
+
+/*
+ * Up to eight bytes of a string as one number, the first byte highest, with
+ * zeros behind a shorter one.  The string must lie in a jsonb: there at least
+ * eight readable bytes (headers) precede it, so that a shorter one can be
+ * read by its end instead of byte by byte.
+ */
+static inline uint64
+first_eight(const char *string, size_t len)
+{
+	uint64		bytes;
+
+	if (len >= sizeof(bytes))
+	{
+		memcpy(&bytes, string, sizeof(bytes));
+		return pg_ntoh64(bytes);
+	}
+	if (len == 0)
+		return 0;
+	memcpy(&bytes, string + len - sizeof(bytes), sizeof(bytes));
+	return pg_ntoh64(bytes) << (64 - 8 * len);
+}
 
 /*
  * Append one byte.  Raises only what writer_flush() raises.

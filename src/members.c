@@ -29,7 +29,6 @@
 
 #include "canonical_parts.h"
 #include "miscadmin.h"
-#include "port/pg_bswap.h"
 
 /*
  * A byte of UTF-8 such that comparing it compares UTF-16 code units.
@@ -47,22 +46,16 @@ utf16_rank(unsigned char byte)
 static inline uint64
 key_lead(const char *key, uint32 len)
 {
-	uint64		lead = 0;
-	unsigned char *byte = (unsigned char *) &lead;
+	uint64		lead = first_eight(key, len);
 
-	if (len >= sizeof(lead))
-		memcpy(&lead, key, sizeof(lead));
-	else
+	if (unlikely(lead & EVERY_BYTE(0x80)))
 	{
-		for (uint32 i = 0; i < len; i++)
-			byte[i] = (unsigned char) key[i];
-	}
-	if (unlikely(lead & UINT64CONST(0x8080808080808080)))
-	{
+		unsigned char *byte = (unsigned char *) &lead;
+
 		for (int i = 0; i < (int) sizeof(lead); i++)
 			byte[i] = utf16_rank(byte[i]);
 	}
-	return pg_ntoh64(lead);
+	return lead;
 }
 
 /*
