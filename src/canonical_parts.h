@@ -45,16 +45,19 @@ struct Normalisation
 	bool		doubles;		/* numbers: double, that is strict JCS */
 };
 
-/* One run of members of an object that is in UTF-16 order already. */
+/*
+ * One run of members of an object that is in UTF-16 order already; it is
+ * known by its next member.  Offsets count from where the object's children
+ * begin.
+ */
 typedef struct Run
 {
-	uint64		lead;			/* first 8 bytes of key, made comparable */
-	const char *key;			/* name of the run's next member */
-	const JsonbContainer *from; /* object it is a member of */
+	uint64		lead;			/* first 8 bytes of name, made comparable */
+	uint32		key_at;			/* offset of its name */
 	uint32		key_len;
-	uint32		index;			/* number of the next member in the object */
+	uint32		value_at;		/* offset of its value */
+	uint32		index;			/* its number in the object */
 	uint32		last;			/* number of the run's last member */
-	uint32		value_at;		/* offset of the next member's value */
 } Run;
 
 /* Runs of all objects being written, innermost last. */
@@ -69,6 +72,8 @@ typedef struct RunStack
 /* The runs of one object: a heap at the end of the RunStack. */
 typedef struct Members
 {
+	const JsonbContainer *object;
+	const char *data;			/* where the object's children begin */
 	Size		bottom;
 	Size		count;
 } Members;

@@ -370,5 +370,6 @@ idem_new_key(PG_FUNCTION_ARGS)
 	key.data[7] = tick & 0xFF;
 	put_version(&key, 7);
 	text = id_text(&key);
+
 	PG_RETURN_TEXT_P(cstring_to_text(text));
 }
