@@ -389,7 +389,6 @@ idem_new_key(PG_FUNCTION_ARGS)
 {
 	pg_uuid_t	key;
 	uint64		tick = next_tick();
-	char	   *text;
 
 	if (!pg_strong_random(key.data + 8, UUID_LEN - 8))
 		ereport(ERROR,
@@ -399,6 +398,5 @@ idem_new_key(PG_FUNCTION_ARGS)
 	key.data[6] = (tick >> 8) & 0x0F;
 	key.data[7] = tick & 0xFF;
 	put_version(&key, 7);
-	text = id_text(&key);
-	PG_RETURN_TEXT_P(cstring_to_text(text));
+	PG_RETURN_TEXT_P(cstring_to_text(id_text(&key)));
 }

@@ -35,6 +35,7 @@
 #define STORED_SHORT	0x8000
 #define STORED_SPECIAL	0xC000	/* NaN and infinities */
 #define SHORT_NEGATIVE	0x2000
+#define SHORT_SCALE		0x1F80
 #define SHORT_WEIGHT_SIGN 0x0040
 #define SHORT_WEIGHT	0x003F
 #define GROUP_DIGITS	4		/* decimal digits in one stored digit */
@@ -299,6 +300,28 @@ round_to_double(Decimal *number, char *room, const Normalisation *norm)
 }
 
 /*
+ * Append a number if it is a whole one from 1 to 9999, as most are: one
+ * stored digit, short form, and everything in the header but the scale zero.
+ */
+static inline bool
+write_small(Writer *out, Numeric number)
+{
+	char		text[GROUP_DIGITS];
+	uint16		stored[2];
+	int			skip;
+
+	if (VARSIZE_ANY_EXHDR(number) != sizeof(stored))
+		return false;
+	memcpy(stored, VARDATA_ANY(number), sizeof(stored));
+	if ((stored[0] & ~SHORT_SCALE) != STORED_SHORT)
+		return false;
+	spread_groups(text, (const char *) &stored[1], 1);
+	skip = (stored[1] < 10) + (stored[1] < 100) + (stored[1] < 1000);
+	write_bytes(out, text + skip, GROUP_DIGITS - skip);
+	return true;
+}
+
+/*
  * Append a number.  norm says whether it is a double, and names the
  * operation in the error if it cannot be one (22032).
  */
@@ -310,6 +333,8 @@ write_number(Writer *out, Numeric number, const Normalisation *norm)
 	char	   *digits;
 	Decimal		decimal;
 
+	if (write_small(out, number))
+		return;
 	digits = decimal_of(&decimal, number, few, norm);
 	if (norm != NULL && norm->doubles)
 		round_to_double(&decimal, room, norm);
