@@ -30,7 +30,7 @@ typedef enum WriterKind
 typedef struct Writer
 {
 	WriterKind	kind;
-	StringInfo	text;			/* for WRITE_TEXT */
+	StringInfo text;			/* for WRITE_TEXT */
 	int64		flushed;		/* bytes that have left the buffer */
 	int64		max_bytes;		/* stop beyond this many; <= 0: no limit */
 	bool		over;			/* limit exceeded: what follows is dropped */

@@ -247,7 +247,7 @@ next_fence(int64 previous)
 {
 	static int64 last = 0;
 	int64		now = GetCurrentTimestamp() +
-		(int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
+	(int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
 
 	last = Max(Max(previous, last) + 1, now);
 	return last;

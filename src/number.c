@@ -215,13 +215,14 @@ write_decimal(Writer *out, const Decimal *number)
 static double
 nearest_double(const Decimal *number)
 {
-	char		text[DOUBLE_DIGITS_MAX + 32];
+	char text[	DOUBLE_DIGITS_MAX + 32];
 	int			count = Min(number->count, DOUBLE_DIGITS_MAX);
 
 	memcpy(text, number->digits, count);
 	if (count < number->count)
-		text[count++] = '1';
-	snprintf(text + count, sizeof(text) - count, "e%d", number->point - count);
+		text[		count++] = '1';
+
+	snprintf(text +count, sizeof(text) - count, "e%d", number->point - count);
 	return strtod(text, NULL);
 }
 
@@ -236,13 +237,13 @@ decimal_of_text(Decimal *number, const char *text, char *room)
 	int			point = -1;
 	int			exponent = 0;
 
-	for (; *text != '\0'; text++)
+	for (; *text !='\0'; text ++)
 	{
 		if (*text == '.')
 			point = count;
 		else if (*text == 'e')
 		{
-			exponent = atoi(text + 1);
+			exponent = atoi(text +1);
 			break;
 		}
 		else
@@ -264,7 +265,7 @@ decimal_of_text(Decimal *number, const char *text, char *room)
 static void
 shortest_digits(Decimal *number, double value, char *room)
 {
-	char		text[DOUBLE_SHORTEST_DECIMAL_LEN + 8];
+	char text[	DOUBLE_SHORTEST_DECIMAL_LEN + 8];
 
 	double_to_shortest_decimal_buf(value, text);
 	decimal_of_text(number, text, room);
@@ -306,7 +307,7 @@ round_to_double(Decimal *number, char *room, const Normalisation *norm)
 static inline bool
 write_small(Writer *out, Numeric number)
 {
-	char		text[GROUP_DIGITS];
+	char text[	GROUP_DIGITS];
 	uint16		stored[2];
 	int			skip;
 
@@ -317,7 +318,7 @@ write_small(Writer *out, Numeric number)
 		return false;
 	spread_groups(text, (const char *) &stored[1], 1);
 	skip = (stored[1] < 10) + (stored[1] < 100) + (stored[1] < 1000);
-	write_bytes(out, text + skip, GROUP_DIGITS - skip);
+	write_bytes(out, text +skip, GROUP_DIGITS - skip);
 	return true;
 }
 

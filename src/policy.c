@@ -420,7 +420,7 @@ call_check_key(const Call *call)
 {
 	const Policy *policy = call->policy;
 	bool		timed = policy->key_format == KEY_UUIDV7 ||
-		policy->key_format == KEY_ULID;
+	policy->key_format == KEY_ULID;
 
 	if (!key_has_format(call))
 		ereport(ERROR,
