@@ -555,7 +555,7 @@ decide(Claim *claim)
 	claim->now = GetCurrentTimestamp();
 	claim->found = store_probe(claim->rel, &claim->call.who, &claim->rec);
 	if (claim->found == PROBE_ROW)
-		claim->life = life_of(&claim->rec, claim->call.policy, claim->now);
+		claim->life = life_of(&claim->rec, &claim->call, claim->now);
 	answer_init(&claim->answer, &claim->call.who);
 	for (int i = 0; i < lengthof(decision_table); i++)
 	{
