@@ -108,7 +108,8 @@ typedef struct StartNext
 } StartNext;
 
 /*
- * Start one accepted record of the work list, if nobody else has it.
+ * Start one accepted record of the work list, if nobody else has it.  One
+ * accepted after the transaction's snapshot is for the next call.
  */
 static bool
 start_entry(const Work *work, void *arg)
@@ -119,7 +120,8 @@ start_entry(const Work *work, void *arg)
 
 	if (permit_find(&work->id) ||
 		store_probe_id(next->rel, &work->id, &rec) != PROBE_ROW ||
-		rec.state != RECORD_ACCEPTED)
+		rec.state != RECORD_ACCEPTED ||
+		!claim_snapshot_sees(&rec))
 		return true;
 	claim.call.policy = next->policy;
 	identity_of_record(&claim.call.who, &rec);

@@ -191,17 +191,25 @@ alone(Claim *claim, Step *step)
 }
 
 /*
+ * Can the transaction see what was committed together with a version of a
+ * record?  Not if its snapshot is older.
+ */
+bool
+claim_snapshot_sees(const Record *rec)
+{
+	return !IsolationUsesXactSnapshot() ||
+		TransactionIdIsCurrentTransactionId(rec->xmin) ||
+		!XidInMVCCSnapshot(rec->xmin, GetTransactionSnapshot());
+}
+
+/*
  * Raise 40001 if the record was changed after the transaction's snapshot: the
  * new attempt could not see what the old one wrote.
  */
 static void
 check_snapshot(const Claim *claim)
 {
-	TransactionId xmin = claim->rec.xmin;
-
-	if (!IsolationUsesXactSnapshot() ||
-		TransactionIdIsCurrentTransactionId(xmin) ||
-		!XidInMVCCSnapshot(xmin, GetTransactionSnapshot()))
+	if (claim_snapshot_sees(&claim->rec))
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
