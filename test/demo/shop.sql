@@ -51,9 +51,12 @@ BEGIN
 	RETURN idem_complete(claim, jsonb_build_object('order', placed.id, 'total', placed.total));
 END $$;
 
--- The application's role: it may claim and finish, and see its own tables.
+-- Two roles: the application, and a clerk who looks into what is unknown.
 CREATE ROLE shop LOGIN;
+CREATE ROLE clerk LOGIN;
 ALTER ROLE shop SET idempotency.principal = 'shop';
+ALTER ROLE clerk SET idempotency.principal = 'shop';
 GRANT SELECT ON request TO shop;
-GRANT SELECT, INSERT ON orders, payments TO shop;
+GRANT SELECT, INSERT ON orders, payments TO shop, clerk;
 SELECT idem_grant('shop');
+SELECT idem_grant('clerk', 'worker');

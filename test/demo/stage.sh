@@ -8,8 +8,9 @@ set -euo pipefail
 shop_psql() { cluster_psql demo -d shop -U shop -qAt -v VERBOSITY=verbose "$@"; }
 owner_psql() { cluster_psql demo -d shop -qAt -v ON_ERROR_STOP=1 "$@"; }
 
-# ask SQL: what an application sees, in SAW.
-ask() { SAW=$(shop_psql -c "$1" 2>&1 | plain_words) || true; }
+# ask SQL, ask_as ROLE SQL: what an application sees, in SAW.
+ask() { ask_as shop "$1"; }
+ask_as() { SAW=$(shop_psql -U "$1" -c "$2" 2>&1 | plain_words) || true; }
 
 # An error as "SQLSTATE message", without operation and id, which the story has
 # said; the rest as it is.
