@@ -42,7 +42,7 @@ sub new
 	  if $option{isolation};
 	foreach my $name (sort keys %{ $option{set} || {} })
 	{
-		$self->run("SET $name = '$option{set}{$name}'");
+		$self->run("SELECT set_config('$name', '$option{set}{$name}', false)");
 	}
 	$self->{backend} = $self->value('SELECT pg_backend_pid()');
 	return $self;
@@ -76,7 +76,7 @@ sub send
 {
 	my ($self, $sql) = @_;
 
-	$sql .= ';' unless $sql =~ /(;|\\\w[^\n]*)\s*\z/;
+	$sql .= ';' unless $sql =~ /(;|(^|\s)\\[a-z]+( [^\n']*)?)\s*\z/;
 	local $SIG{PIPE} = 'IGNORE';
 	syswrite $self->{stdin}, "$sql\n\\echo '$MARK' :SQLSTATE\n\\warn '$MARK'\n";
 	return;
