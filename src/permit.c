@@ -415,7 +415,7 @@ permit_write(const Permit *permit, Relation rel, const Identity *who,
 			return store_insert(rel, rec);
 		if (result != PROBE_ROW || !is_as_claimed(permit, &found))
 			return false;
-		if (store_update(rel, &found, rec, true) == STORE_CHANGED)
+		if (store_update(rel, &found, rec, true) == ROW_CHANGED)
 			return true;
 	}
 }
@@ -433,7 +433,7 @@ permit_withdraw(const Permit *permit, Relation rel, const Identity *who)
 		return true;
 	return store_probe(rel, who, &found) == PROBE_ROW &&
 		is_as_claimed(permit, &found) &&
-		store_delete(rel, &found, true) == STORE_CHANGED;
+		store_delete(rel, &found, true) == ROW_CHANGED;
 }
 
 /*

@@ -143,6 +143,34 @@ tell_record(const Status *status, Answer *answer)
 }
 
 /*
+ * Say what was seen.
+ */
+static void
+tell(const Status *status, Answer *answer)
+{
+	if (status->held && is_claimable(status->life))
+		tell_held(status, answer);
+	else if (status->life == LIFE_FORGOTTEN || status->life == LIFE_RELEASED)
+		tell_nothing(status, answer);
+	else
+		tell_record(status, answer);
+}
+
+/*
+ * What is on record, as idem_status says it when nobody has it in hand.
+ */
+void
+status_of_record(const Call *call, const Record *rec, Answer *answer)
+{
+	Status		status = {.call = *call,.now = GetCurrentTimestamp(),
+	.found = PROBE_ROW,.rec = *rec};
+
+	answer_init(answer, &call->who);
+	status.life = life_of(rec, call, status.now);
+	tell(&status, answer);
+}
+
+/*
  * idem_status(operation, key, principal)
  */
 Datum
@@ -171,12 +199,7 @@ idem_status(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 	table_close(rel, NoLock);
 
-	if (status.held && is_claimable(status.life))
-		tell_held(&status, &answer);
-	else if (status.life == LIFE_FORGOTTEN || status.life == LIFE_RELEASED)
-		tell_nothing(&status, &answer);
-	else
-		tell_record(&status, &answer);
+	tell(&status, &answer);
 	return answer_datum(fcinfo, &answer);
 }
 
