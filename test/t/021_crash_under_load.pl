@@ -16,6 +16,7 @@ use Test::More;
 my $crashes = $ENV{IDEM_CRASHES} || 3;
 my $clients = 8;
 my $batch = 40;
+my $scripts = PostgreSQL::Test::Utils::tempdir;
 
 my $node = new_node('main', durable => 1, conf => "max_connections = 50\n");
 create_claims_table($node);
@@ -113,7 +114,7 @@ my @order = sort keys %kinds;
 sub write_script
 {
 	my ($round, $client) = @_;
-	my $file = "${PostgreSQL::Test::Utils::tmp_check}/client-$client.sql";
+	my $file = "$scripts/client-$client.sql";
 	my $pad = 'x' x 500;
 
 	open my $script, '>', $file or die "cannot write $file: $!";

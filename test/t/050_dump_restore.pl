@@ -9,7 +9,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = new_node('main', extension => 0);
-my $dumps = $PostgreSQL::Test::Utils::tmp_check;
+my $dumps = PostgreSQL::Test::Utils::tempdir;
 
 # --- a database with everything in it ------------------------------------------------
 
