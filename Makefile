@@ -1,7 +1,7 @@
 # idempotency: build, install and test.
 #
-#   make demo            see it work     (installs what is missing, on its own
-#   make test            see it proven    private server; changes no system file)
+#   make demo            see it work     (both install missing packages, and else
+#   make test            see it proven    touch nothing of the system)
 #   make && make install && make installcheck     the ordinary PGXS way
 #
 # PG_CONFIG=/path/to/pg_config chooses another server.

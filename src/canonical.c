@@ -147,6 +147,7 @@ write_canonical(Jsonb *value, const Normalisation *norm, WriterKind kind,
 
 	writer_open(&walk.out, kind, max_bytes);
 	walk.out.text = text;
+
 	walk.norm = norm;
 	runs_open(&walk.runs);
 	if (kind == WRITE_DIGEST)

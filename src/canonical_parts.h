@@ -10,8 +10,12 @@
 #define IDEMPOTENCY_CANONICAL_PARTS_H
 
 #include "canonical.h"
+#include "compat.h"
 #include "lib/stringinfo.h"
+#include "port/pg_bswap.h"
 #include "utils/numeric.h"
+
+#define EVERY_BYTE(b)	(UINT64CONST(0x0101010101010101) * (b))
 
 /* Large enough that hashing dominates its calls, small enough for L1. */
 #define WRITER_BUFFER 8192
@@ -27,7 +31,7 @@ typedef enum WriterKind
 typedef struct Writer
 {
 	WriterKind	kind;
-	StringInfo	text;			/* for WRITE_TEXT */
+	StringInfo text;			/* for WRITE_TEXT */
 	int64		flushed;		/* bytes that have left the buffer */
 	int64		max_bytes;		/* stop beyond this many; <= 0: no limit */
 	bool		over;			/* limit exceeded: what follows is dropped */
@@ -42,16 +46,19 @@ struct Normalisation
 	bool		doubles;		/* numbers: double, that is strict JCS */
 };
 
-/* One run of members of an object that is in UTF-16 order already. */
+/*
+ * One run of members of an object that is in UTF-16 order already; it is
+ * known by its next member.  Offsets count from where the object's children
+ * begin.
+ */
 typedef struct Run
 {
-	uint64		lead;			/* first 8 bytes of key, made comparable */
-	const char *key;			/* name of the run's next member */
-	const JsonbContainer *from; /* object it is a member of */
+	uint64		lead;			/* first 8 bytes of name, made comparable */
+	uint32		key_at;			/* offset of its name */
 	uint32		key_len;
-	uint32		index;			/* number of the next member in the object */
+	uint32		value_at;		/* offset of its value */
+	uint32		index;			/* its number in the object */
 	uint32		last;			/* number of the run's last member */
-	uint32		value_at;		/* offset of the next member's value */
 } Run;
 
 /* Runs of all objects being written, innermost last. */
@@ -66,6 +73,8 @@ typedef struct RunStack
 /* The runs of one object: a heap at the end of the RunStack. */
 typedef struct Members
 {
+	const JsonbContainer *object;
+	const char *data;			/* where the object's children begin */
 	Size		bottom;
 	Size		count;
 } Members;
@@ -104,8 +113,30 @@ extern char *utf8_from_server(const char *string, int len, int *utf8_len);
 extern Jsonb *jsonb_in_utf8(Jsonb *value, const Normalisation *norm);
 
 /* normalise.c */
-extern void canonical_refuse(const Normalisation *norm, const char *detail)
-			pg_attribute_noreturn();
+pg_noreturn extern void canonical_refuse(const Normalisation *norm,
+										 const char *detail);
+
+/*
+ * Up to eight bytes of a string as one number, the first byte highest, with
+ * zeros behind a shorter one.  The string must lie in a jsonb: there at least
+ * eight readable bytes (headers) precede it, so that a shorter one can be
+ * read by its end instead of byte by byte.
+ */
+static inline uint64
+first_eight(const char *string, size_t len)
+{
+	uint64		bytes;
+
+	if (len >= sizeof(bytes))
+	{
+		memcpy(&bytes, string, sizeof(bytes));
+		return pg_ntoh64(bytes);
+	}
+	if (len == 0)
+		return 0;
+	memcpy(&bytes, string + len - sizeof(bytes), sizeof(bytes));
+	return pg_ntoh64(bytes) << (64 - 8 * len);
+}
 
 /*
  * Append one byte.  Raises only what writer_flush() raises.

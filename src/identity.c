@@ -210,6 +210,41 @@ put_version(pg_uuid_t *id, uint8 version)
 }
 
 /*
+ * Set what the key says about its own time.  Only who->key need be set.
+ */
+void
+identity_read_key_time(Identity *who)
+{
+	who->key_milliseconds = 0;
+	who->key_has_time = key_milliseconds(who->key, &who->key_milliseconds);
+	who->key_time = timestamp_of_milliseconds(who->key_milliseconds);
+}
+
+/*
+ * The first bytes of the digest of a framed identity.  A claim and its
+ * completion are about the same one, and setting a digest up costs more than
+ * a comparison, so the last one is kept.
+ */
+static void
+id_digest(const uint8 *input, size_t len, pg_uuid_t *id)
+{
+	static uint8 last_input[ID_INPUT_MAX];
+	static size_t last_len = 0;
+	static uint8 last_digest[IDEM_DIGEST_LEN];
+
+	if (len != last_len || memcmp(input, last_input, len) != 0)
+	{
+		last_len = 0;			/* while digest and input do not agree */
+		digest_start();
+		digest_update(input, len);
+		digest_finish(last_digest);
+		memcpy(last_input, input, len);
+		last_len = len;
+	}
+	memcpy(id->data, last_digest, UUID_LEN);
+}
+
+/*
  * Derive who->id, key_has_time and key_time from the three texts, which the
  * caller has set, in server encoding.  Raises 22023 if one is empty, longer
  * than IDEM_TEXT_MAX bytes in UTF-8, or not valid text.
@@ -218,9 +253,7 @@ void
 identity_derive(Identity *who)
 {
 	uint8		input[ID_INPUT_MAX];
-	uint8		digest[IDEM_DIGEST_LEN];
 	uint8	   *end = input + sizeof(ID_DOMAIN) - 1;
-	uint64		milliseconds;
 
 	/* the operation is checked first, because the other errors show it */
 	(void) append_text(end, "operation", who->operation, NULL);
@@ -229,18 +262,12 @@ identity_derive(Identity *who)
 	end = append_text(end, "operation", who->operation, NULL);
 	end = append_text(end, "key", who->key, who->operation);
 
-	digest_start();
-	digest_update(input, end - input);
-	digest_finish(digest);
-	memcpy(who->id.data, digest, UUID_LEN);
-
-	who->key_has_time = key_milliseconds(who->key, &milliseconds);
-	who->key_time = 0;
+	id_digest(input, end - input, &who->id);
+	identity_read_key_time(who);
 	if (who->key_has_time)
 	{
-		put_milliseconds(&who->id, milliseconds);
+		put_milliseconds(&who->id, who->key_milliseconds);
 		who->id.data[0] |= 0x80;
-		who->key_time = timestamp_of_milliseconds(milliseconds);
 	}
 	else
 		who->id.data[0] &= 0x7F;
@@ -370,7 +397,6 @@ idem_new_key(PG_FUNCTION_ARGS)
 {
 	pg_uuid_t	key;
 	uint64		tick = next_tick();
-	char	   *text;
 
 	if (!pg_strong_random(key.data + 8, UUID_LEN - 8))
 		ereport(ERROR,
@@ -380,6 +406,5 @@ idem_new_key(PG_FUNCTION_ARGS)
 	key.data[6] = (tick >> 8) & 0x0F;
 	key.data[7] = tick & 0xFF;
 	put_version(&key, 7);
-	text = id_text(&key);
-	PG_RETURN_TEXT_P(cstring_to_text(text));
+	PG_RETURN_TEXT_P(cstring_to_text(id_text(&key)));
 }

@@ -29,7 +29,6 @@
 
 #include "canonical_parts.h"
 #include "miscadmin.h"
-#include "port/pg_bswap.h"
 
 /*
  * A byte of UTF-8 such that comparing it compares UTF-16 code units.
@@ -47,22 +46,16 @@ utf16_rank(unsigned char byte)
 static inline uint64
 key_lead(const char *key, uint32 len)
 {
-	uint64		lead = 0;
-	unsigned char *byte = (unsigned char *) &lead;
+	uint64		lead = first_eight(key, len);
 
-	if (len >= sizeof(lead))
-		memcpy(&lead, key, sizeof(lead));
-	else
+	if (unlikely(lead & EVERY_BYTE(0x80)))
 	{
-		for (uint32 i = 0; i < len; i++)
-			byte[i] = (unsigned char) key[i];
-	}
-	if (unlikely(lead & UINT64CONST(0x8080808080808080)))
-	{
+		unsigned char *byte = (unsigned char *) &lead;
+
 		for (int i = 0; i < (int) sizeof(lead); i++)
 			byte[i] = utf16_rank(byte[i]);
 	}
-	return pg_ntoh64(lead);
+	return lead;
 }
 
 /*
@@ -88,11 +81,12 @@ rest_comes_before(const char *a, uint32 a_len, const char *b, uint32 b_len)
  * Is run a's next name before run b's?  Equal names come out false.
  */
 static inline bool
-comes_before(const Run *a, const Run *b)
+comes_before(const Members *members, const Run *a, const Run *b)
 {
 	if (likely(a->lead != b->lead))
 		return a->lead < b->lead;
-	return rest_comes_before(a->key, a->key_len, b->key, b->key_len);
+	return rest_comes_before(members->data + a->key_at, a->key_len,
+							 members->data + b->key_at, b->key_len);
 }
 
 /*
@@ -104,15 +98,6 @@ child_length(JEntry child, uint32 start)
 	uint32		field = JBE_OFFLENFLD(child);
 
 	return JBE_HAS_OFF(child) ? field - start : field;
-}
-
-/*
- * Where in the object do the bytes of its children begin?
- */
-static inline const char *
-object_data(const JsonbContainer *object)
-{
-	return (const char *) (object->children + 2 * JsonContainerSize(object));
 }
 
 /*
@@ -181,68 +166,67 @@ values_offset(const JsonbContainer *object)
 }
 
 /*
- * Cut the members of object into runs.  Answers interrupts; may raise out of
- * memory.
+ * Cut the members of an object into runs.  Answers interrupts; may raise out
+ * of memory.
  */
 static void
-push_runs(RunStack *stack, const JsonbContainer *object)
+push_runs(RunStack *stack, const Members *members)
 {
-	uint32		count = JsonContainerSize(object);
-	const char *data = object_data(object);
-	const char *key = data;
-	uint32		value_at = values_offset(object);
+	const JEntry *names = members->object->children;
+	uint32		count = JsonContainerSize(members->object);
+	Run			now = {.value_at = values_offset(members->object)};
 	uint64		lead_before = 0;
 	uint32		len_before = 0;
 	Run		   *run = NULL;
 
 	for (uint32 i = 0; i < count; i++)
 	{
-		uint32		len = child_length(object->children[i], key - data);
-		uint64		lead = key_lead(key, len);
+		const char *key = members->data + now.key_at;
 
 		CHECK_FOR_INTERRUPTS();
-		if (i == 0 || lead < lead_before ||
-			(lead == lead_before &&
-			 !rest_comes_before(key - len_before, len_before, key, len)))
+		now.key_len = child_length(names[i], now.key_at);
+		now.lead = key_lead(key, now.key_len);
+		if (run == NULL || now.lead < lead_before ||
+			(now.lead == lead_before &&
+			 !rest_comes_before(key - len_before, len_before, key, now.key_len)))
 		{
+			now.index = i;
 			run = push_run(stack);
-			run->lead = lead;
-			run->key = key;
-			run->from = object;
-			run->key_len = len;
-			run->index = i;
-			run->value_at = value_at;
+			*run = now;
 		}
 		run->last = i;
-		key += len;
-		lead_before = lead;
-		len_before = len;
-		JBE_ADVANCE_OFFSET(value_at, object->children[count + i]);
+		lead_before = now.lead;
+		len_before = now.key_len;
+		now.key_at += now.key_len;
+		JBE_ADVANCE_OFFSET(now.value_at, names[count + i]);
 	}
 }
 
 /*
  * Let the run at place at sink to where the heap needs it.
  */
-static void
-sift_down(Run *heap, Size count, Size at)
+static inline void
+sift_down(const Members *members, Run *heap, Size at)
 {
-	Run			sinking = heap[at];
+	Size		count = members->count;
 
 	for (;;)
 	{
 		Size		child = 2 * at + 1;
+		Run			sinking;
 
 		if (child >= count)
 			break;
-		if (child + 1 < count && comes_before(&heap[child + 1], &heap[child]))
+		if (child + 1 < count &&
+			comes_before(members, &heap[child + 1], &heap[child]))
 			child++;
-		if (!comes_before(&heap[child], &sinking))
+		if (!comes_before(members, &heap[child], &heap[at]))
 			break;
+		sinking = heap[at];
 		heap[at] = heap[child];
+		heap[child] = sinking;
 		at = child;
 	}
-	heap[at] = sinking;
 }
 
 /*
@@ -252,31 +236,29 @@ sift_down(Run *heap, Size count, Size at)
 void
 members_open(RunStack *stack, Members *members, const JsonbContainer *object)
 {
+	members->object = object;
+	members->data =
+		(const char *) (object->children + 2 * JsonContainerSize(object));
 	members->bottom = stack->used;
-	push_runs(stack, object);
+	push_runs(stack, members);
 	members->count = stack->used - members->bottom;
 	for (Size at = members->count / 2; at-- > 0;)
-		sift_down(stack->runs + members->bottom, members->count, at);
+		sift_down(members, stack->runs + members->bottom, at);
 }
 
 /*
- * Step a run on to its next member; false if that was the last.
+ * Step a run on to its next member, which it must have; value_len is the
+ * length of the present one's value.
  */
-static bool
-advance(Run *run)
+static inline void
+advance(const Members *members, Run *run, uint32 value_len)
 {
-	const JEntry *children = run->from->children;
-
-	if (run->index == run->last)
-		return false;
-	JBE_ADVANCE_OFFSET(run->value_at,
-					   children[JsonContainerSize(run->from) + run->index]);
-	run->key += run->key_len;
+	run->value_at += value_len;
+	run->key_at += run->key_len;
 	run->index++;
-	run->key_len = child_length(children[run->index],
-								run->key - object_data(run->from));
-	run->lead = key_lead(run->key, run->key_len);
-	return true;
+	run->key_len = child_length(members->object->children[run->index],
+								run->key_at);
+	run->lead = key_lead(members->data + run->key_at, run->key_len);
 }
 
 /*
@@ -286,21 +268,23 @@ advance(Run *run)
 bool
 members_next(RunStack *stack, Members *members, Member *member)
 {
+	const JsonbContainer *object = members->object;
 	Run		   *heap = stack->runs + members->bottom;
 
 	if (members->count == 0)
 		return false;
-	member->key = heap->key;
+	member->key = members->data + heap->key_at;
 	member->key_len = heap->key_len;
-	member->entry =
-		heap->from->children[JsonContainerSize(heap->from) + heap->index];
+	member->entry = object->children[JsonContainerSize(object) + heap->index];
+	member->value = members->data + heap->value_at;
 	member->value_len = child_length(member->entry, heap->value_at);
-	member->value = object_data(heap->from) + heap->value_at;
 
-	if (!advance(heap))
+	if (heap->index < heap->last)
+		advance(members, heap, member->value_len);
+	else
 		heap[0] = heap[--members->count];
 	if (members->count > 1)
-		sift_down(heap, members->count, 0);
+		sift_down(members, heap, 0);
 	return true;
 }
 

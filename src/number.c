@@ -35,6 +35,7 @@
 #define STORED_SHORT	0x8000
 #define STORED_SPECIAL	0xC000	/* NaN and infinities */
 #define SHORT_NEGATIVE	0x2000
+#define SHORT_SCALE		0x1F80
 #define SHORT_WEIGHT_SIGN 0x0040
 #define SHORT_WEIGHT	0x003F
 #define GROUP_DIGITS	4		/* decimal digits in one stored digit */
@@ -214,13 +215,14 @@ write_decimal(Writer *out, const Decimal *number)
 static double
 nearest_double(const Decimal *number)
 {
-	char		text[DOUBLE_DIGITS_MAX + 32];
+	char text[	DOUBLE_DIGITS_MAX + 32];
 	int			count = Min(number->count, DOUBLE_DIGITS_MAX);
 
 	memcpy(text, number->digits, count);
 	if (count < number->count)
-		text[count++] = '1';
-	snprintf(text + count, sizeof(text) - count, "e%d", number->point - count);
+		text[		count++] = '1';
+
+	snprintf(text +count, sizeof(text) - count, "e%d", number->point - count);
 	return strtod(text, NULL);
 }
 
@@ -235,13 +237,13 @@ decimal_of_text(Decimal *number, const char *text, char *room)
 	int			point = -1;
 	int			exponent = 0;
 
-	for (; *text != '\0'; text++)
+	for (; *text !='\0'; text ++)
 	{
 		if (*text == '.')
 			point = count;
 		else if (*text == 'e')
 		{
-			exponent = atoi(text + 1);
+			exponent = atoi(text +1);
 			break;
 		}
 		else
@@ -263,7 +265,7 @@ decimal_of_text(Decimal *number, const char *text, char *room)
 static void
 shortest_digits(Decimal *number, double value, char *room)
 {
-	char		text[DOUBLE_SHORTEST_DECIMAL_LEN + 8];
+	char text[	DOUBLE_SHORTEST_DECIMAL_LEN + 8];
 
 	double_to_shortest_decimal_buf(value, text);
 	decimal_of_text(number, text, room);
@@ -299,6 +301,28 @@ round_to_double(Decimal *number, char *room, const Normalisation *norm)
 }
 
 /*
+ * Append a number if it is a whole one from 1 to 9999, as most are: one
+ * stored digit, short form, and everything in the header but the scale zero.
+ */
+static inline bool
+write_small(Writer *out, Numeric number)
+{
+	char text[	GROUP_DIGITS];
+	uint16		stored[2];
+	int			skip;
+
+	if (VARSIZE_ANY_EXHDR(number) != sizeof(stored))
+		return false;
+	memcpy(stored, VARDATA_ANY(number), sizeof(stored));
+	if ((stored[0] & ~SHORT_SCALE) != STORED_SHORT)
+		return false;
+	spread_groups(text, (const char *) &stored[1], 1);
+	skip = (stored[1] < 10) + (stored[1] < 100) + (stored[1] < 1000);
+	write_bytes(out, text +skip, GROUP_DIGITS - skip);
+	return true;
+}
+
+/*
  * Append a number.  norm says whether it is a double, and names the
  * operation in the error if it cannot be one (22032).
  */
@@ -310,6 +334,8 @@ write_number(Writer *out, Numeric number, const Normalisation *norm)
 	char	   *digits;
 	Decimal		decimal;
 
+	if (write_small(out, number))
+		return;
 	digits = decimal_of(&decimal, number, few, norm);
 	if (norm != NULL && norm->doubles)
 		round_to_double(&decimal, room, norm);

@@ -15,8 +15,6 @@
 #include "canonical_parts.h"
 #include "miscadmin.h"
 
-#define EVERY_BYTE(b)	(UINT64CONST(0x0101010101010101) * (b))
-
 /*
  * Make a writer ready.  max_bytes <= 0 means no limit.  The caller sets text
  * for WRITE_TEXT, and calls digest_start() itself for WRITE_DIGEST.
@@ -139,25 +137,58 @@ copy_eight(char *to, const char *from)
 }
 
 /*
- * Copy the bytes up to the first that must be escaped and return how many
- * these are.  Eight at a time; the last eight may overlap those before, so
- * that names and values of ordinary length need no byte-wise rest.
+ * Copy less than eight bytes, unless one of them must be escaped.  Writes
+ * eight bytes; those behind the string are filled up with spaces.
  */
-static inline size_t
+static inline bool
+copy_short(char *to, const char *from, size_t len)
+{
+	uint64		bytes = first_eight(from, len);
+
+	bytes |= EVERY_BYTE((uint64) ' ') >> (8 * len);
+	if (any_needs_escape(bytes))
+		return false;
+	bytes = pg_hton64(bytes);
+	memcpy(to, &bytes, sizeof(bytes));
+	return true;
+}
+
+/*
+ * Copy a string, unless one of its bytes must be escaped.  Eight bytes at a
+ * time, of which the last may overlap those before.  Writes at least eight.
+ */
+static inline bool
 copy_plain(char *to, const char *from, size_t len)
+{
+	if (len < 8)
+		return copy_short(to, from, len);
+	for (size_t at = 0; at + 8 <= len; at += 8)
+	{
+		if (!copy_eight(to + at, from + at))
+			return false;
+	}
+	return copy_eight(to + len - 8, from + len - 8);
+}
+
+/*
+ * How many of these bytes need no escape?
+ */
+static size_t
+plain_prefix(const char *string, size_t len)
 {
 	size_t		at = 0;
 
-	while (at + 8 <= len && copy_eight(to + at, from + at))
-		at += 8;
-	if (at == len || (at > 0 && at + 8 > len &&
-					  copy_eight(to + len - 8, from + len - 8)))
-		return len;
-	while (at < len && !needs_escape((unsigned char) from[at]))
+	while (at + 8 <= len)
 	{
-		to[at] = from[at];
-		at++;
+		uint64		bytes;
+
+		memcpy(&bytes, string + at, sizeof(bytes));
+		if (any_needs_escape(bytes))
+			break;
+		at += 8;
 	}
+	while (at < len && !needs_escape((unsigned char) string[at]))
+		at++;
 	return at;
 }
 
@@ -186,30 +217,47 @@ write_escape(Writer *out, unsigned char byte)
 }
 
 /*
- * Append a string, given in UTF-8, as JSON.  It may contain NUL bytes.
+ * Append what is between the quotes of a string that is long or has bytes
+ * to be escaped.
  */
-void
-write_string(Writer *out, const char *string, size_t len)
+static void
+write_escaped(Writer *out, const char *string, size_t len)
 {
-	write_byte(out, '"');
 	while (len > 0)
 	{
-		size_t		now;
-		size_t		plain;
+		size_t		plain = plain_prefix(string, len);
 
-		if (unlikely(out->used == WRITER_BUFFER))
-			writer_flush(out);
-		now = Min(len, (size_t) (WRITER_BUFFER - out->used));
-		plain = copy_plain(out->buffer + out->used, string, now);
-		out->used += plain;
+		write_bytes(out, string, plain);
 		string += plain;
 		len -= plain;
-		if (plain < now)
+		if (len > 0)
 		{
 			write_escape(out, (unsigned char) *string);
 			string++;
 			len--;
 		}
 	}
+}
+
+/*
+ * Append a string, given in UTF-8, as JSON.  It must lie in a jsonb (see
+ * first_eight()) but may contain NUL bytes.
+ */
+void
+write_string(Writer *out, const char *string, size_t len)
+{
+	char	   *to = out->buffer + out->used;
+
+	/* room for two quotes, and for what copy_plain() writes at least */
+	if (likely(len + 2 + sizeof(uint64) <= (size_t) (WRITER_BUFFER - out->used)) &&
+		likely(copy_plain(to + 1, string, len)))
+	{
+		to[0] = '"';
+		to[len + 1] = '"';
+		out->used += (int) len + 2;
+		return;
+	}
+	write_byte(out, '"');
+	write_escaped(out, string, len);
 	write_byte(out, '"');
 }

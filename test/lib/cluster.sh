@@ -64,7 +64,7 @@ utf8_locale() {
 }
 
 cluster_start() {
-	as_server "$IDEM_BIN/pg_ctl" -D "$(cluster_data "$1")" -l "$(cluster_log "$1")" -w -s start 7>&- 8>&- ||
+	as_server "$IDEM_BIN/pg_ctl" -D "$(cluster_data "$1")" -l "$(cluster_log "$1")" -w -s start ||
 		{ tail -20 "$(cluster_log "$1")" >&2; return 1; }
 }
 

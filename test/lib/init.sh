@@ -54,17 +54,18 @@ server_user() {
 }
 
 # as_server COMMAND...: runs it as the unprivileged user, in the current folder
-# if that user may enter it, in the work folder otherwise.
+# if that user may enter it, in the work folder otherwise.  A server that it
+# starts must not go on holding our locks (7 matrix, 8 build, 9 run).
 as_server() {
 	if ! am_root; then
-		"$@"
+		"$@" 7>&- 8>&- 9>&-
 		return
 	fi
 	local user
 	user=$(server_user)
 	(
 		reachable "$PWD" || cd "$IDEM_WORK" || exit
-		HOME=$IDEM_WORK USER=$user LOGNAME=$user drop_root "$user" "$@"
+		HOME=$IDEM_WORK USER=$user LOGNAME=$user drop_root "$user" "$@" 7>&- 8>&- 9>&-
 	)
 }
 
@@ -100,6 +101,17 @@ prepare_work_folder() {
 		die "cannot write to $IDEM_WORK; if another user made it, remove it first"
 	if am_root; then
 		[ "$(stat -c %U "$IDEM_WORK")" = "$(server_user)" ] || own "$IDEM_WORK"
+	fi
+}
+
+# one_at_a_time: waits until no other script of this checkout that said the same
+# is running.
+one_at_a_time() {
+	prepare_work_folder
+	exec 9>"$IDEM_WORK/run.lock"
+	if ! flock -n 9; then
+		say "waiting for another run in this checkout"
+		flock 9
 	fi
 }
 

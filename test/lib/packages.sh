@@ -9,7 +9,8 @@
 # comes first because it is the one that most people have longest.
 wanted_majors() { echo "${IDEM_WANT_MAJOR:-15 16 17 18}"; }
 
-# need_packages GROUP...: groups are build, server, tap and lint.
+# need_packages GROUP...: groups are build, server, tap, lint, and source (to
+# build PostgreSQL itself).
 need_packages() {
 	local missing
 	mapfile -t missing < <(missing_packages "$@" | sort -u)
@@ -79,6 +80,13 @@ missing_for_lint() {
 	lacks pg-bsd-indent has pg_bsd_indent
 	lacks universal-ctags ctags_is_universal
 	lacks shellcheck has shellcheck
+}
+
+missing_for_source() {
+	lacks libreadline-dev test -e /usr/include/readline/readline.h
+	lacks zlib1g-dev test -e /usr/include/zlib.h
+	lacks libssl-dev test -e /usr/include/openssl/ssl.h
+	lacks bzip2 has bzip2
 }
 
 ctags_is_universal() { ctags --version 2>/dev/null | grep -q Universal; }

@@ -1,0 +1,1 @@
+SELECT verdict FROM idem_claim('bench', 'held', '{"sku": "abc"}');
