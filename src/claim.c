@@ -191,17 +191,25 @@ alone(Claim *claim, Step *step)
 }
 
 /*
+ * Can the transaction see what was committed together with a version of a
+ * record?  Not if its snapshot is older.
+ */
+bool
+claim_snapshot_sees(const Record *rec)
+{
+	return !IsolationUsesXactSnapshot() ||
+		TransactionIdIsCurrentTransactionId(rec->xmin) ||
+		!XidInMVCCSnapshot(rec->xmin, GetTransactionSnapshot());
+}
+
+/*
  * Raise 40001 if the record was changed after the transaction's snapshot: the
  * new attempt could not see what the old one wrote.
  */
 static void
 check_snapshot(const Claim *claim)
 {
-	TransactionId xmin = claim->rec.xmin;
-
-	if (!IsolationUsesXactSnapshot() ||
-		TransactionIdIsCurrentTransactionId(xmin) ||
-		!XidInMVCCSnapshot(xmin, GetTransactionSnapshot()))
+	if (claim_snapshot_sees(&claim->rec))
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
@@ -269,8 +277,8 @@ bool
 claim_write(Claim *claim, PermitPrior prior, const Record *rec)
 {
 	if (prior == PRIOR_NOTHING)
-		return store_insert(claim->rel, rec);
-	return store_update(claim->rel, &claim->rec, rec, false) == ROW_CHANGED;
+		return store_insert(claim->store, rec);
+	return store_update(claim->store, &claim->rec, rec, false) == ROW_CHANGED;
 }
 
 /*
@@ -563,7 +571,7 @@ static Step
 decide(Claim *claim)
 {
 	claim->now = GetCurrentTimestamp();
-	claim->found = store_probe(claim->rel, &claim->call.who, &claim->rec);
+	claim->found = store_probe(claim->store, &claim->call.who, &claim->rec);
 	if (claim->found == PROBE_ROW)
 		claim->life = life_of(&claim->rec, &claim->call, claim->now);
 	answer_init(&claim->answer, &claim->call.who);
@@ -679,11 +687,14 @@ claim_begin(Claim *claim, const ClaimKind *kind, text *operation, text *key,
 void
 claim_run(Claim *claim)
 {
+	Store		store;
+
 	if (answer_own_claim(claim))
 		return;
-	claim->rel = store_open(true);
+	store_open(&store, true);
+	claim->store = &store;
 	claim_decide(claim);
-	table_close(claim->rel, NoLock);
+	store_close(&store);
 }
 
 /*

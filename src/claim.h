@@ -47,7 +47,7 @@ struct Claim
 	uint8		fingerprint[IDEM_DIGEST_LEN];
 	int64		fingerprint_version;	/* normalisation it was made under */
 
-	Relation	rel;
+	Store	   *store;			/* the record table, open */
 	bool		locked;			/* we hold the lock of the id */
 	TimestampTz now;
 	ProbeResult found;
@@ -64,6 +64,7 @@ extern void claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given);
 extern void claim_run(Claim *claim);
 extern void claim_decide(Claim *claim);
 extern Step claim_grant(Claim *claim, PermitPrior prior);
+extern bool claim_snapshot_sees(const Record *rec);
 extern void claim_make_record(Claim *claim, PermitPrior prior, Record *rec);
 extern bool claim_write(Claim *claim, PermitPrior prior, const Record *rec);
 extern int64 claim_interval(FunctionCallInfo fcinfo, int argno,

@@ -96,9 +96,13 @@ find_in(Relation rel, const pg_uuid_t *id, Work *work)
 {
 	HeapTuple	tuple;
 	TransactionId other;
+	RowLook    *look;
+	ProbeResult result;
 
-	if (rows_probe(rel, compat_primary_key_index(rel), F_UUID_EQ,
-				   UUIDPGetDatum(id), &tuple, &other) != PROBE_ROW)
+	look = rows_look_begin(rel, compat_primary_key_index(rel), F_UUID_EQ);
+	result = rows_look(look, UUIDPGetDatum(id), &tuple, &other);
+	rows_look_end(look);
+	if (result != PROBE_ROW)
 		return false;
 	work_from_tuple(rel, tuple, work);
 	return true;
