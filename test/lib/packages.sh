@@ -9,8 +9,8 @@
 # comes first because it is the one that most people have longest.
 wanted_majors() { echo "${IDEM_WANT_MAJOR:-15 16 17 18}"; }
 
-# need_packages GROUP...: groups are build, server, tap, lint, and source (to
-# build PostgreSQL itself).
+# need_packages GROUP...: groups are build, server, tap, lint, model, and source
+# (to build PostgreSQL itself).
 need_packages() {
 	local missing
 	mapfile -t missing < <(missing_packages "$@" | sort -u)
@@ -80,6 +80,10 @@ missing_for_lint() {
 	lacks pg-bsd-indent has pg_bsd_indent
 	lacks universal-ctags ctags_is_universal
 	lacks shellcheck has shellcheck
+}
+
+missing_for_model() {
+	lacks spin has spin
 }
 
 missing_for_source() {
