@@ -39,17 +39,26 @@ foreach my $block (@blocks)
 my ($script) = $page =~ /^```sh\n(.*?)^```/ms;
 my $folder = PostgreSQL::Test::Utils::tempdir;
 append_to_file("$folder/reconcile-pay", $script);
-append_to_file("$folder/ask-provider", <<'END');
-#!/usr/bin/env bash
+write_program('ask-provider', <<'END');
 # A file named after the key is a charge; a file "down" is a provider that is.
 echo "$1" >>"$ASKED"
 [ ! -e "$CHARGES/down" ] || exit 7
 cat "$CHARGES/$1" 2>/dev/null || exit 1
 END
-chmod 0755, "$folder/reconcile-pay", "$folder/ask-provider";
+chmod 0755, "$folder/reconcile-pay";
 mkdir "$folder/charges";
 
 $node->safe_psql('postgres', q{CREATE ROLE keeper LOGIN; SELECT idem_grant('keeper', 'worker')});
+
+sub write_program
+{
+	my ($name, $body) = @_;
+
+	unlink "$folder/$name";
+	append_to_file("$folder/$name", "#!/usr/bin/env bash\n$body");
+	chmod 0755, "$folder/$name";
+	return;
+}
 
 # A payment of which only the provider knows more.
 sub lose
@@ -111,9 +120,10 @@ lose('raced');
 my $next = lose('next');
 append_to_file("$folder/charges/$next", '{"charge": "ch_10"}');
 my $fence = one_value($node, q{SELECT fence FROM idempotency_internal.record WHERE key = 'raced'});
-open my $stub, '>', "$folder/ask-provider" or die;
-print $stub "#!/usr/bin/env bash\npsql -XAtqc \"SELECT idem_complete_key('pay', 'raced', $fence, '1')\" >/dev/null 2>&1 || true\ncat \"\$CHARGES/\$1\" 2>/dev/null || exit 1\n";
-close $stub;
+write_program('ask-provider', <<"END");
+psql -XAtqc "SELECT idem_complete_key('pay', 'raced', $fence, '1')" >/dev/null 2>&1 || true
+cat "\$CHARGES/\$1" 2>/dev/null || exit 1
+END
 ($good, $stdout, $stderr) = reconcile();
 ok($good, 'an owner that was quicker does not stop it');
 like($stderr, qr/it is not unknown/, 'it was told so');
