@@ -11,7 +11,8 @@ EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" idempotency
 
 # The rooms of src/, in reading order: nothing below calls up (src/README.md).
 ROOMS = idempotency guc catalog answer settings policy define grant \
-	identity fingerprint canonical normalise members number writer utf8 digest \
+	identity fingerprint canonical reshape normalise paths members sort number \
+	image json_text writer utf8 digest \
 	claim finish status purge life permit store probe
 
 MODULE_big = idempotency

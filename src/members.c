@@ -59,10 +59,10 @@ key_lead(const char *key, uint32 len)
 }
 
 /*
- * Of two names with the same lead, does a come before b?
+ * Compare two names with the same lead: below, at or above zero.
  */
-static bool
-rest_comes_before(const char *a, uint32 a_len, const char *b, uint32 b_len)
+static int
+compare_rest(const char *a, uint32 a_len, const char *b, uint32 b_len)
 {
 	uint32		common = Min(a_len, b_len);
 
@@ -72,21 +72,39 @@ rest_comes_before(const char *a, uint32 a_len, const char *b, uint32 b_len)
 		unsigned char byte_b = (unsigned char) b[i];
 
 		if (byte_a != byte_b)
-			return utf16_rank(byte_a) < utf16_rank(byte_b);
+			return (int) utf16_rank(byte_a) - (int) utf16_rank(byte_b);
 	}
-	return a_len < b_len;
+	return a_len < b_len ? -1 : a_len > b_len;
 }
 
 /*
- * Is run a's next name before run b's?  Equal names come out false.
+ * Compare two names, in UTF-8, by their UTF-16 code units: below, at or above
+ * zero.  They must lie as first_eight() wants it.
+ */
+int
+name_compare(const char *a, uint32 a_len, const char *b, uint32 b_len)
+{
+	uint64		lead_a = key_lead(a, a_len);
+	uint64		lead_b = key_lead(b, b_len);
+
+	if (lead_a != lead_b)
+		return lead_a < lead_b ? -1 : 1;
+	return compare_rest(a, a_len, b, b_len);
+}
+
+/*
+ * Is run a's next name before run b's?  Of equal names the given one is.
  */
 static inline bool
 comes_before(const Members *members, const Run *a, const Run *b)
 {
+	int			order;
+
 	if (likely(a->lead != b->lead))
 		return a->lead < b->lead;
-	return rest_comes_before(members->data + a->key_at, a->key_len,
-							 members->data + b->key_at, b->key_len);
+	order = compare_rest(members->data[a->source] + a->key_at, a->key_len,
+						 members->data[b->source] + b->key_at, b->key_len);
+	return order < 0 || (order == 0 && a->source < b->source);
 }
 
 /*
@@ -166,29 +184,30 @@ values_offset(const JsonbContainer *object)
 }
 
 /*
- * Cut the members of an object into runs.  Answers interrupts; may raise out
- * of memory.
+ * Cut the members of one of the objects into runs.  Answers interrupts; may
+ * raise out of memory.
  */
 static void
-push_runs(RunStack *stack, const Members *members)
+push_runs(RunStack *stack, const Members *members, uint32 source)
 {
-	const JEntry *names = members->object->children;
-	uint32		count = JsonContainerSize(members->object);
-	Run			now = {.value_at = values_offset(members->object)};
+	const JEntry *names = members->object[source]->children;
+	uint32		count = JsonContainerSize(members->object[source]);
+	Run			now = {.source = source,
+	.value_at = values_offset(members->object[source])};
 	uint64		lead_before = 0;
 	uint32		len_before = 0;
 	Run		   *run = NULL;
 
 	for (uint32 i = 0; i < count; i++)
 	{
-		const char *key = members->data + now.key_at;
+		const char *key = members->data[source] + now.key_at;
 
 		CHECK_FOR_INTERRUPTS();
 		now.key_len = child_length(names[i], now.key_at);
 		now.lead = key_lead(key, now.key_len);
 		if (run == NULL || now.lead < lead_before ||
 			(now.lead == lead_before &&
-			 !rest_comes_before(key - len_before, len_before, key, now.key_len)))
+			 compare_rest(key - len_before, len_before, key, now.key_len) >= 0))
 		{
 			now.index = i;
 			run = push_run(stack);
@@ -230,17 +249,32 @@ sift_down(const Members *members, Run *heap, Size at)
 }
 
 /*
- * Begin to take the members of object in order.  The object must stay where
- * it is until members_close().  Answers interrupts; may raise out of memory.
+ * Make an object one of those whose members are taken.
+ */
+static void
+add_source(RunStack *stack, Members *members, uint32 source,
+		   const JsonbContainer *object)
+{
+	members->object[source] = object;
+	members->data[source] =
+		(const char *) (object->children + 2 * JsonContainerSize(object));
+	push_runs(stack, members, source);
+}
+
+/*
+ * Begin to take the members of object in order, and with them those of below
+ * (NULL: none), which follow given ones of the same name.  The objects must
+ * stay where they are until members_close().  Answers interrupts; may raise
+ * out of memory.
  */
 void
-members_open(RunStack *stack, Members *members, const JsonbContainer *object)
+members_open(RunStack *stack, Members *members, const JsonbContainer *object,
+			 const JsonbContainer *below)
 {
-	members->object = object;
-	members->data =
-		(const char *) (object->children + 2 * JsonContainerSize(object));
 	members->bottom = stack->used;
-	push_runs(stack, members);
+	add_source(stack, members, SOURCE_GIVEN, object);
+	if (below != NULL)
+		add_source(stack, members, SOURCE_BELOW, below);
 	members->count = stack->used - members->bottom;
 	for (Size at = members->count / 2; at-- > 0;)
 		sift_down(members, stack->runs + members->bottom, at);
@@ -256,9 +290,9 @@ advance(const Members *members, Run *run, uint32 value_len)
 	run->value_at += value_len;
 	run->key_at += run->key_len;
 	run->index++;
-	run->key_len = child_length(members->object->children[run->index],
+	run->key_len = child_length(members->object[run->source]->children[run->index],
 								run->key_at);
-	run->lead = key_lead(members->data + run->key_at, run->key_len);
+	run->lead = key_lead(members->data[run->source] + run->key_at, run->key_len);
 }
 
 /*
@@ -268,15 +302,17 @@ advance(const Members *members, Run *run, uint32 value_len)
 bool
 members_next(RunStack *stack, Members *members, Member *member)
 {
-	const JsonbContainer *object = members->object;
 	Run		   *heap = stack->runs + members->bottom;
+	const JsonbContainer *object;
 
 	if (members->count == 0)
 		return false;
-	member->key = members->data + heap->key_at;
+	object = members->object[heap->source];
+	member->source = heap->source;
+	member->key = members->data[heap->source] + heap->key_at;
 	member->key_len = heap->key_len;
 	member->entry = object->children[JsonContainerSize(object) + heap->index];
-	member->value = members->data + heap->value_at;
+	member->value = members->data[heap->source] + heap->value_at;
 	member->value_len = child_length(member->entry, heap->value_at);
 
 	if (heap->index < heap->last)
@@ -286,6 +322,24 @@ members_next(RunStack *stack, Members *members, Member *member)
 	if (members->count > 1)
 		sift_down(members, heap, 0);
 	return true;
+}
+
+/*
+ * Take the member below the given one that was taken last, if there is one of
+ * that name.
+ */
+bool
+members_next_below(RunStack *stack, Members *members, const Member *given,
+				   Member *below)
+{
+	const Run  *next = stack->runs + members->bottom;
+
+	if (members->count == 0 || next->source != SOURCE_BELOW ||
+		next->key_len != given->key_len ||
+		memcmp(members->data[SOURCE_BELOW] + next->key_at, given->key,
+			   given->key_len) != 0)
+		return false;
+	return members_next(stack, members, below);
 }
 
 /*
