@@ -24,7 +24,8 @@ typedef struct Identity
 	char	   *key;
 	pg_uuid_t	id;
 	bool		key_has_time;	/* key is a UUIDv7 or a ULID */
-	TimestampTz key_time;		/* its own millisecond time */
+	uint64		key_milliseconds;	/* its time since 1970 */
+	TimestampTz key_time;		/* the same as a timestamp */
 } Identity;
 
 /* What is done to params before they are hashed; NULL = nothing, exact. */
@@ -37,6 +38,7 @@ extern void digest_finish(uint8 *digest);
 
 /* identity.c */
 extern void identity_derive(Identity *who);
+extern void identity_read_key_time(Identity *who);
 extern void identity_check_text(const char *value, const char *what);
 extern char *id_text(const pg_uuid_t *id);
 

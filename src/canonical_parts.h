@@ -11,6 +11,7 @@
 #define IDEMPOTENCY_CANONICAL_PARTS_H
 
 #include "canonical.h"
+#include "compat.h"
 #include "lib/stringinfo.h"
 #include "port/pg_bswap.h"
 #include "utils/numeric.h"
@@ -188,8 +189,8 @@ extern char *utf8_from_server(const char *string, int len, int *utf8_len);
 extern Jsonb *jsonb_in_utf8(Jsonb *value, const Normalisation *norm);
 
 /* normalise.c */
-extern void canonical_refuse(const Normalisation *norm, const char *detail)
-			pg_attribute_noreturn();
+pg_noreturn extern void canonical_refuse(const Normalisation *norm,
+										 const char *detail);
 
 /*
  * Up to eight bytes of a string as one number, the first byte highest, with

@@ -41,8 +41,8 @@ typedef struct KnownTable
 
 static KnownTable tables[] = {
 	[TABLE_RECORD] = {"record", 17, InvalidOid, false},
-	[TABLE_POLICY] = {"policy", 2, InvalidOid, false},
-	[TABLE_NORMALISATION] = {"normalisation", 2, InvalidOid, false},
+	[TABLE_POLICY] = {"policy", 3, InvalidOid, false},
+	[TABLE_NORMALISATION] = {"normalisation", 3, InvalidOid, false},
 };
 
 static bool policies_changed = true;

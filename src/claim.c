@@ -247,7 +247,7 @@ next_fence(int64 previous)
 {
 	static int64 last = 0;
 	int64		now = GetCurrentTimestamp() +
-		(int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
+	(int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
 
 	last = Max(Max(previous, last) + 1, now);
 	return last;
@@ -555,7 +555,7 @@ decide(Claim *claim)
 	claim->now = GetCurrentTimestamp();
 	claim->found = store_probe(claim->rel, &claim->call.who, &claim->rec);
 	if (claim->found == PROBE_ROW)
-		claim->life = life_of(&claim->rec, claim->call.policy, claim->now);
+		claim->life = life_of(&claim->rec, &claim->call, claim->now);
 	answer_init(&claim->answer, &claim->call.who);
 	for (int i = 0; i < lengthof(decision_table); i++)
 	{

@@ -89,6 +89,11 @@ compat_pid_of_vxid(VirtualTransactionId vxid)
 #endif
 }
 
+/* 18: a word in front of a function that does not return */
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn __attribute__((noreturn))
+#endif
+
 /* 18: deferrable primary keys have to be refused by name */
 static inline Oid
 compat_primary_key_index(Relation rel)

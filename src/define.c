@@ -14,31 +14,92 @@
 #include "executor/spi.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
+#include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "idempotency.h"
 
+#define EVERY_OPERATION "*"
+
 PG_FUNCTION_INFO_V1(idem_define);
 PG_FUNCTION_INFO_V1(idem_policy);
 
+/* An operation that has settings, and how long it remembers a key with them. */
+typedef struct Defined
+{
+	char	   *operation;
+	int64		horizon;
+} Defined;
+
 /*
- * Store an operation's own settings, over those it had.  Between SPI_connect
- * and SPI_finish.  Concurrent definitions of one operation follow each other.
+ * Run a command; between SPI_connect and SPI_finish.
+ */
+static void
+run(const char *command, int n, Oid *types, Datum *values, const char *nulls)
+{
+	int			rc = SPI_execute_with_args(command, n, types, values, nulls,
+										   false, 0);
+
+	if (rc < 0)
+		elog(ERROR, "could not run \"%s\": %s", command,
+			 SPI_result_code_string(rc));
+}
+
+/*
+ * Read all stored settings as last committed, operation * first; whatever the
+ * transaction's snapshot says, they are what this definition changes.
+ */
+static void
+select_settings(void)
+{
+	SPIPlanPtr	plan = SPI_prepare("SELECT operation, settings FROM idempotency_internal.policy"
+								   " ORDER BY operation OPERATOR(pg_catalog.<>) '*', operation",
+								   0, NULL);
+	int			rc;
+
+	if (plan == NULL)
+		elog(ERROR, "could not prepare: %s", SPI_result_code_string(SPI_result));
+	rc = SPI_execute_snapshot(plan, NULL, NULL, GetLatestSnapshot(),
+							  InvalidSnapshot, false, false, 0);
+	if (rc != SPI_OK_SELECT)
+		elog(ERROR, "could not read settings: %s", SPI_result_code_string(rc));
+}
+
+/*
+ * Store an operation's own settings, over those it had.  A new operation takes
+ * over the horizons of the settings that were in force for it so far.
  */
 static void
 store_settings(const char *operation, Jsonb *given)
 {
 	Oid			types[2] = {TEXTOID, JSONBOID};
 	Datum		values[2] = {CStringGetTextDatum(operation), JsonbPGetDatum(given)};
-	int			rc;
 
-	rc = SPI_execute_with_args("INSERT INTO idempotency_internal.policy AS p (operation, settings)"
-							   " VALUES ($1, $2)"
-							   " ON CONFLICT (operation) DO UPDATE"
-							   " SET settings = p.settings OPERATOR(pg_catalog.||) excluded.settings",
-							   2, types, values, NULL, false, 0);
-	if (rc != SPI_OK_INSERT)
-		elog(ERROR, "could not store settings: %s", SPI_result_code_string(rc));
+	run("INSERT INTO idempotency_internal.policy AS p (operation, settings, horizons)"
+		" SELECT $1, $2, coalesce((SELECT horizons FROM idempotency_internal.policy"
+		"  WHERE operation OPERATOR(pg_catalog.=) '*'), '[]')"
+		" ON CONFLICT (operation) DO UPDATE"
+		" SET settings = p.settings OPERATOR(pg_catalog.||) excluded.settings",
+		2, types, values, NULL);
+}
+
+/*
+ * Add the horizon an operation had until now to its history.
+ */
+static void
+store_horizon(const char *operation, int64 length)
+{
+	Oid			types[3] = {TEXTOID, INT8OID, INT8OID};
+	Datum		values[3];
+	char		nulls[3] = {' ', ' ', length == NO_LIMIT ? 'n' : ' '};
+
+	values[0] = CStringGetTextDatum(operation);
+	values[1] = Int64GetDatum(GetCurrentTimestamp());
+	values[2] = Int64GetDatum(length);
+	run("UPDATE idempotency_internal.policy SET horizons = horizons OPERATOR(pg_catalog.||)"
+		" pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object('until', $2, 'length', $3))"
+		" WHERE operation OPERATOR(pg_catalog.=) $1",
+		3, types, values, nulls);
 }
 
 /*
@@ -49,60 +110,139 @@ store_normalisation(Jsonb *normalisation)
 {
 	Oid			types[2] = {INT8OID, JSONBOID};
 	Datum		values[2];
-	int			rc;
 
 	if (normalisation == NULL)
 		return;
 	values[0] = Int64GetDatum(settings_normalisation_version(normalisation));
 	values[1] = JsonbPGetDatum(normalisation);
-	rc = SPI_execute_with_args("INSERT INTO idempotency_internal.normalisation (version, settings)"
-							   " VALUES ($1, $2) ON CONFLICT (version) DO NOTHING",
-							   2, types, values, NULL, false, 0);
-	if (rc != SPI_OK_INSERT)
-		elog(ERROR, "could not store normalisation: %s", SPI_result_code_string(rc));
+	run("INSERT INTO idempotency_internal.normalisation AS n (version, settings)"
+		" VALUES ($1, $2) ON CONFLICT (version) DO UPDATE SET check_after = NULL"
+		" WHERE n.check_after IS NOT NULL",
+		2, types, values, NULL);
 }
 
 /*
- * Check every operation as it is now, and keep the version of its
- * normalisation settings: a change of operation * reaches all of them.
- * Raises 22023 if settings that are right alone are wrong together.
+ * Mark all versions as no longer in force; those that are get unmarked one by
+ * one.  A claim still under way may use the old one for a moment, so a day
+ * passes before anybody asks whether a record needs it.
  */
 static void
-check_operations(void)
+retire_normalisations(void)
+{
+	run("UPDATE idempotency_internal.normalisation"
+		" SET check_after = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 day'::interval"
+		" WHERE check_after IS NULL",
+		0, NULL, NULL, NULL);
+}
+
+/*
+ * The horizon each operation has as things stand; also that of the operation
+ * about to be defined, which may have no settings of its own yet.
+ */
+static List *
+current_horizons(const char *operation)
+{
+	List	   *list = NIL;
+	Jsonb	   *everyone = NULL;
+	bool		listed = false;
+
+	select_settings();
+	for (uint64 i = 0; i <= SPI_processed; i++)
+	{
+		Defined    *defined = palloc(sizeof(Defined));
+		SPITupleTable *table = SPI_tuptable;
+		Jsonb	   *own = NULL;
+		bool		isnull;
+
+		if (i < SPI_processed)
+		{
+			defined->operation = SPI_getvalue(table->vals[i], table->tupdesc, 1);
+			own = DatumGetJsonbP(SPI_getbinval(table->vals[i], table->tupdesc,
+											   2, &isnull));
+		}
+		else if (listed)
+			break;
+		else
+			defined->operation = pstrdup(operation);
+		if (strcmp(defined->operation, EVERY_OPERATION) == 0)
+			everyone = own;
+		if (strcmp(defined->operation, operation) == 0)
+			listed = true;
+		defined->horizon = life_horizon(settings_parse(settings_effective(everyone, own),
+													   defined->operation));
+		list = lappend(list, defined);
+	}
+	return list;
+}
+
+/*
+ * The operation in a list of them; NULL if it is not there.
+ */
+static const Defined *
+find_defined(List *list, const char *operation)
+{
+	ListCell   *lc;
+
+	foreach(lc, list)
+	{
+		const Defined *defined = lfirst(lc);
+
+		if (strcmp(defined->operation, operation) == 0)
+			return defined;
+	}
+	return NULL;
+}
+
+/*
+ * Take in what the new settings mean for every operation, since a change of
+ * operation * reaches all: check them, keep the version of their
+ * normalisation, and remember horizons that have ended.  Raises 22023 if
+ * settings that are right alone are wrong together.
+ */
+static void
+apply_to_operations(List *before)
 {
 	Jsonb	   *everyone = NULL;
-	int			rc;
+	SPITupleTable *table;
+	uint64		n;
 
-	rc = SPI_execute("SELECT operation, settings FROM idempotency_internal.policy"
-					 " ORDER BY operation OPERATOR(pg_catalog.<>) '*'",
-					 false, 0);
-	if (rc != SPI_OK_SELECT)
-		elog(ERROR, "could not read settings: %s", SPI_result_code_string(rc));
-	for (uint64 i = 0; i < SPI_processed; i++)
+	retire_normalisations();
+	select_settings();
+	table = SPI_tuptable;
+	n = SPI_processed;
+	for (uint64 i = 0; i < n; i++)
 	{
-		SPITupleTable *table = SPI_tuptable;
-		HeapTuple	tuple = table->vals[i];
-		char	   *operation = SPI_getvalue(tuple, table->tupdesc, 1);
+		char	   *operation = SPI_getvalue(table->vals[i], table->tupdesc, 1);
 		bool		isnull;
-		Jsonb	   *own = DatumGetJsonbP(SPI_getbinval(tuple, table->tupdesc, 2, &isnull));
+		Jsonb	   *own = DatumGetJsonbP(SPI_getbinval(table->vals[i],
+													   table->tupdesc, 2, &isnull));
+		const Defined *was = find_defined(before, operation);
 		Jsonb	   *effective;
+		Policy	   *policy;
 
-		if (strcmp(operation, "*") == 0)
+		if (strcmp(operation, EVERY_OPERATION) == 0)
 			everyone = own;
 		effective = settings_effective(everyone, own);
-		(void) settings_parse(effective, operation);
+		policy = settings_parse(effective, operation);
 		store_normalisation(settings_normalisation(effective));
+		if (was && was->horizon != life_horizon(policy))
+			store_horizon(operation, was->horizon);
 	}
 }
 
 /*
  * idem_define(operation, settings)
+ *
+ * The lock makes definitions follow each other, and keeps purge away until
+ * this one is committed: purge must not forget by an old horizon what the
+ * time of its end, taken under the lock, says nothing about.
  */
 Datum
 idem_define(PG_FUNCTION_ARGS)
 {
 	char	   *operation;
 	Jsonb	   *given;
+	List	   *before;
 
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
 		ereport(ERROR,
@@ -114,8 +254,11 @@ idem_define(PG_FUNCTION_ARGS)
 	settings_check_names(given, operation);
 
 	SPI_connect();
+	run("LOCK TABLE idempotency_internal.policy IN SHARE ROW EXCLUSIVE MODE",
+		0, NULL, NULL, NULL);
+	before = current_horizons(operation);
 	store_settings(operation, given);
-	check_operations();
+	apply_to_operations(before);
 	SPI_finish();
 	CacheInvalidateRelcacheByRelid(catalog_relid(TABLE_POLICY));
 	PG_RETURN_VOID();

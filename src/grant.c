@@ -37,6 +37,7 @@ static const struct
 	Tier		tier;
 	const char *function;
 }			tier_functions[] =
+
 {
 	{TIER_APP, "idem_claim"},
 	{TIER_APP, "idem_complete"},

@@ -210,6 +210,17 @@ put_version(pg_uuid_t *id, uint8 version)
 }
 
 /*
+ * Set what the key says about its own time.  Only who->key need be set.
+ */
+void
+identity_read_key_time(Identity *who)
+{
+	who->key_milliseconds = 0;
+	who->key_has_time = key_milliseconds(who->key, &who->key_milliseconds);
+	who->key_time = timestamp_of_milliseconds(who->key_milliseconds);
+}
+
+/*
  * The first bytes of the digest of a framed identity.  A claim and its
  * completion are about the same one, and setting a digest up costs more than
  * a comparison, so the last one is kept.
@@ -243,7 +254,6 @@ identity_derive(Identity *who)
 {
 	uint8		input[ID_INPUT_MAX];
 	uint8	   *end = input + sizeof(ID_DOMAIN) - 1;
-	uint64		milliseconds;
 
 	/* the operation is checked first, because the other errors show it */
 	(void) append_text(end, "operation", who->operation, NULL);
@@ -253,13 +263,11 @@ identity_derive(Identity *who)
 	end = append_text(end, "key", who->key, who->operation);
 
 	id_digest(input, end - input, &who->id);
-	who->key_has_time = key_milliseconds(who->key, &milliseconds);
-	who->key_time = 0;
+	identity_read_key_time(who);
 	if (who->key_has_time)
 	{
-		put_milliseconds(&who->id, milliseconds);
+		put_milliseconds(&who->id, who->key_milliseconds);
 		who->id.data[0] |= 0x80;
-		who->key_time = timestamp_of_milliseconds(milliseconds);
 	}
 	else
 		who->id.data[0] &= 0x7F;

@@ -43,12 +43,70 @@ life_tries_left(const Record *rec, const Policy *policy, TimestampTz now)
 }
 
 /*
+ * Does the operation judge this key by the time it carries?
+ */
+static bool
+is_timed(const Call *call)
+{
+	return (call->policy->key_format == KEY_UUIDV7 ||
+			call->policy->key_format == KEY_ULID) && call->who.key_has_time;
+}
+
+/*
+ * How long an operation remembers a key now.
+ */
+int64
+life_horizon(const Policy *policy)
+{
+	return policy->retention == NO_LIMIT ? NO_LIMIT :
+		policy->retention + policy->guard;
+}
+
+/*
+ * Is a key of which nothing is on record provably late: could it have been
+ * recorded and forgotten?  Judged by the shortest time keys of its age have
+ * ever been remembered, so that a longer retention defined later does not
+ * make what has been purged look new.
+ */
+bool
+life_key_is_late(const Call *call, TimestampTz now)
+{
+	const Policy *policy = call->policy;
+	TimestampTz key_time = call->who.key_time;
+
+	if (!is_timed(call))
+		return false;
+	if (time_after(key_time, life_horizon(policy)) <= now)
+		return true;
+	for (int i = 0; i < policy->n_horizons; i++)
+	{
+		if (policy->horizons[i].until >= key_time &&
+			time_after(key_time, policy->horizons[i].length) <= now)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Is a record that was to be forgotten at its forget_at forgotten?  One whose
+ * key carries its time only if the key is provably late by now: from then on
+ * it answers the same whether purge has been there or not.
+ */
+static bool
+is_forgotten(const Record *rec, const Call *call, TimestampTz now)
+{
+	return rec->forget_at <= now &&
+		(!is_timed(call) || life_key_is_late(call, now));
+}
+
+/*
  * Life of a record whose outcome is final.
  */
 static Life
-life_of_outcome(const Record *rec, TimestampTz now, Life recorded)
+life_of_outcome(const Record *rec, const Call *call, TimestampTz now,
+				Life recorded)
 {
-	if (rec->forget_at <= now)
+	if (is_forgotten(rec, call, now))
 		return LIFE_FORGOTTEN;
 	if (rec->expires_at <= now)
 		return LIFE_EXPIRED;
@@ -56,24 +114,26 @@ life_of_outcome(const Record *rec, TimestampTz now, Life recorded)
 }
 
 /*
- * What a record means at that time under that policy.
+ * What the record of a call's key means at that time.
  */
 Life
-life_of(const Record *rec, const Policy *policy, TimestampTz now)
+life_of(const Record *rec, const Call *call, TimestampTz now)
 {
+	const Policy *policy = call->policy;
+
 	switch (rec->state)
 	{
 		case RECORD_SUCCEEDED:
-			return life_of_outcome(rec, now, LIFE_SUCCEEDED);
+			return life_of_outcome(rec, call, now, LIFE_SUCCEEDED);
 		case RECORD_FAILED:
 		case RECORD_CANCELLED:
-			return life_of_outcome(rec, now, LIFE_FAILED);
+			return life_of_outcome(rec, call, now, LIFE_FAILED);
 		case RECORD_RETRYABLE:
 			if (life_tries_left(rec, policy, now))
 				return LIFE_RETRYABLE;
-			return life_of_outcome(rec, now, LIFE_FAILED);
+			return life_of_outcome(rec, call, now, LIFE_FAILED);
 		case RECORD_RELEASED:
-			return rec->forget_at <= now ? LIFE_FORGOTTEN : LIFE_RELEASED;
+			return is_forgotten(rec, call, now) ? LIFE_FORGOTTEN : LIFE_RELEASED;
 		case RECORD_ACCEPTED:
 			return LIFE_ACCEPTED;
 		case RECORD_PROCESSING:
@@ -113,15 +173,6 @@ life_state(Life life)
 }
 
 /*
- * Does the operation judge keys by the time they carry?
- */
-static bool
-policy_times_keys(const Policy *policy)
-{
-	return policy->key_format == KEY_UUIDV7 || policy->key_format == KEY_ULID;
-}
-
-/*
  * Set how long an outcome recorded at that time is replayed and remembered.
  * The time of a key that carries one counts if it is later: a key that has
  * been forgotten must be provably late from then on.
@@ -133,25 +184,9 @@ life_set_retention(Record *rec, const Call *call, TimestampTz recorded)
 	TimestampTz from = recorded;
 
 	rec->expires_at = time_after(recorded, policy->retention);
-	if (policy_times_keys(policy) && call->who.key_has_time)
+	if (is_timed(call))
 		from = Max(from, call->who.key_time);
-	rec->forget_at = time_after(time_after(from, policy->retention),
-								policy->guard);
-}
-
-/*
- * Is a key of which nothing is on record provably late: older than anything
- * that could have been forgotten?
- */
-bool
-life_key_is_late(const Call *call, TimestampTz now)
-{
-	const Policy *policy = call->policy;
-
-	if (!policy_times_keys(policy) || !call->who.key_has_time)
-		return false;
-	return time_after(time_after(call->who.key_time, policy->retention),
-					  policy->guard) <= now;
+	rec->forget_at = time_after(from, life_horizon(policy));
 }
 
 /*

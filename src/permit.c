@@ -108,7 +108,7 @@ hash_id(pg_uuid_t id)
 #include "lib/simplehash.h"
 
 /* Permits of this transaction by id; kept between transactions, but empty. */
-static permits_hash *permits = NULL;
+static permits_hash * permits = NULL;
 
 /* All of them, and those whose completion may still be rolled back alone. */
 static dlist_head opened = DLIST_STATIC_INIT(opened);

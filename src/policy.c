@@ -24,6 +24,7 @@
 #include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
+#include "utils/numeric.h"
 #include "utils/rel.h"
 
 #include "compat.h"
@@ -32,7 +33,7 @@
 #define EVERY_OPERATION "*"
 
 /* Operations remembered; a caller that makes names up must not eat memory. */
-#define MAX_CACHED 1024
+#define MAX_CACHED 256
 
 typedef struct CachedPolicy
 {
@@ -81,38 +82,91 @@ cache_refresh(void)
 }
 
 /*
- * The jsonb in the second column of the row of a settings table with that
- * key; NULL if there is none.
+ * The row with that key of a table keyed by its first column; NULL if there
+ * is none.  *rel is left open for reading the tuple.
  */
-static Jsonb *
-read_settings(Table table, RegProcedure equal, Datum key)
+static HeapTuple
+read_row(Table table, RegProcedure equal, Datum key, Relation *rel)
 {
-	Relation	rel = catalog_open(table, AccessShareLock);
-	Jsonb	   *settings = NULL;
 	HeapTuple	tuple;
 	TransactionId other;
 
-	if (probe_unique(rel, compat_primary_key_index(rel), equal, key,
-					 &tuple, &other) == PROBE_ROW)
-	{
-		bool		isnull;
-		Datum		value = heap_getattr(tuple, 2, RelationGetDescr(rel), &isnull);
-
-		if (!isnull)
-			settings = DatumGetJsonbPCopy(value);
-	}
-	table_close(rel, NoLock);
-	return settings;
+	*rel = catalog_open(table, AccessShareLock);
+	if (probe_unique(*rel, compat_primary_key_index(*rel), equal, key,
+					 &tuple, &other) != PROBE_ROW)
+		return NULL;
+	return tuple;
 }
 
 /*
- * Settings stored for an operation, NULL if none.
+ * The jsonb in a column that is never null, as a copy.
  */
 static Jsonb *
-stored_settings(const char *operation)
+column_jsonb(HeapTuple tuple, int column, Relation rel)
 {
-	return read_settings(TABLE_POLICY, F_TEXTEQ,
-						 CStringGetTextDatum(operation));
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, column, RelationGetDescr(rel), &isnull);
+
+	if (isnull)
+		elog(ERROR, "unexpected null in table \"%s\"",
+			 RelationGetRelationName(rel));
+	return DatumGetJsonbPCopy(value);
+}
+
+/*
+ * What is stored for an operation: its settings, and the horizons there were.
+ * False if nothing is.
+ */
+static bool
+read_policy(const char *operation, Jsonb **settings, Jsonb **horizons)
+{
+	Relation	rel;
+	HeapTuple	tuple = read_row(TABLE_POLICY, F_TEXTEQ,
+								 CStringGetTextDatum(operation), &rel);
+
+	*settings = *horizons = NULL;
+	if (tuple)
+	{
+		*settings = column_jsonb(tuple, 2, rel);
+		*horizons = column_jsonb(tuple, 3, rel);
+	}
+	table_close(rel, NoLock);
+	return tuple != NULL;
+}
+
+static int64
+json_integer(const JsonbValue *object, const char *name, int64 when_null)
+{
+	JsonbValue	value;
+
+	if (getKeyJsonValueFromContainer(object->val.binary.data, name,
+									 strlen(name), &value) == NULL ||
+		value.type != jbvNumeric)
+		return when_null;
+	return DatumGetInt64(DirectFunctionCall1(numeric_int8,
+											 NumericGetDatum(value.val.numeric)));
+}
+
+/*
+ * Take the horizons of a policy from their stored form, an array of objects
+ * with members until and length.
+ */
+static void
+parse_horizons(Policy *policy, Jsonb *stored)
+{
+	int			n = stored ? JB_ROOT_COUNT(stored) : 0;
+
+	policy->horizons = palloc(Max(n, 1) * sizeof(Horizon));
+	for (int i = 0; i < n; i++)
+	{
+		JsonbValue *object = getIthJsonbValueFromContainer(&stored->root, i);
+
+		if (object == NULL || object->type != jbvBinary)
+			elog(ERROR, "unexpected form of stored horizons");
+		policy->horizons[i].until = json_integer(object, "until", NEVER);
+		policy->horizons[i].length = json_integer(object, "length", NO_LIMIT);
+	}
+	policy->n_horizons = n;
 }
 
 /*
@@ -121,13 +175,25 @@ stored_settings(const char *operation)
 static Policy *
 policy_load(const char *operation, MemoryContext context)
 {
-	Jsonb	   *effective = settings_effective(stored_settings(EVERY_OPERATION),
-											   stored_settings(operation));
-	MemoryContext old = MemoryContextSwitchTo(context);
+	Jsonb	   *everyone;
+	Jsonb	   *own;
+	Jsonb	   *everyones_horizons;
+	Jsonb	   *own_horizons;
+	Jsonb	   *effective;
 	Policy	   *policy;
+	MemoryContext old;
 
+	(void) read_policy(EVERY_OPERATION, &everyone, &everyones_horizons);
+
+	/* an operation took over everyone's horizons when it was defined */
+	if (!read_policy(operation, &own, &own_horizons))
+		own_horizons = everyones_horizons;
+	effective = settings_effective(everyone, own);
+
+	old = MemoryContextSwitchTo(context);
 	effective = DatumGetJsonbPCopy(JsonbPGetDatum(effective));
 	policy = settings_parse(effective, operation);
+	parse_horizons(policy, own_horizons);
 	MemoryContextSwitchTo(old);
 	return policy;
 }
@@ -159,16 +225,6 @@ policy_get(const char *operation)
 }
 
 /*
- * How an operation's params are normalised now; NULL = not at all.  Valid
- * like a Policy.
- */
-const Normalisation *
-policy_normalisation(const char *operation)
-{
-	return policy_get(operation)->normalisation;
-}
-
-/*
  * The normalisation of that version, which a record was hashed under.  Raises
  * XX001 if its settings are gone.  Valid like a Policy.
  */
@@ -178,6 +234,8 @@ policy_normalisation_version(int64 version, const char *operation)
 	CachedNormalisation *entry;
 	Normalisation *normalisation;
 	Jsonb	   *settings;
+	Relation	rel;
+	HeapTuple	tuple;
 	MemoryContext old;
 
 	if (version == 0)
@@ -186,14 +244,15 @@ policy_normalisation_version(int64 version, const char *operation)
 	if (entry)
 		return entry->normalisation;
 
-	settings = read_settings(TABLE_NORMALISATION, F_INT8EQ, Int64GetDatum(version));
-	if (settings == NULL)
+	tuple = read_row(TABLE_NORMALISATION, F_INT8EQ, Int64GetDatum(version), &rel);
+	if (tuple == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("normalisation settings " INT64_FORMAT " of a record of operation \"%s\" are missing",
 						version, operation)));
 	old = MemoryContextSwitchTo(cache_context);
-	settings = DatumGetJsonbPCopy(JsonbPGetDatum(settings));
+	settings = column_jsonb(tuple, 2, rel);
+	table_close(rel, NoLock);
 	normalisation = normalisation_compile(settings, operation);
 	MemoryContextSwitchTo(old);
 	entry = hash_search(normalisations, &version, HASH_ENTER, NULL);
@@ -328,6 +387,19 @@ policy_authorise(const Policy *policy, const Identity *who)
 }
 
 /*
+ * How an operation's params are normalised now; NULL = not at all.  Valid
+ * like a Policy.  Raises 42501.
+ */
+const Normalisation *
+policy_normalisation(const char *operation)
+{
+	const Policy *policy = policy_get(operation);
+
+	check_role(policy, operation);
+	return policy->normalisation;
+}
+
+/*
  * The effective settings of an operation, for those who may use it.  Raises
  * 42501.
  */
@@ -420,7 +492,7 @@ call_check_key(const Call *call)
 {
 	const Policy *policy = call->policy;
 	bool		timed = policy->key_format == KEY_UUIDV7 ||
-		policy->key_format == KEY_ULID;
+	policy->key_format == KEY_ULID;
 
 	if (!key_has_format(call))
 		ereport(ERROR,

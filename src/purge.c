@@ -3,18 +3,62 @@
  * purge.c
  *	  idem_purge: one bounded batch of forgotten records.
  *
+ * Purge removes only what every reader treats as absent already, so it needs
+ * no agreement with claims (see store.c); but it decides by the policies as
+ * they are, so it stays away while one is being changed (see define.c).
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 
 #include "compat.h"
 #include "idempotency.h"
 
 PG_FUNCTION_INFO_V1(idem_purge);
+
+/*
+ * Forget old versions of normalisation settings that no record was hashed
+ * under.  Looking through the records is work, so each version is looked for
+ * once a day at most, and only when there is nothing else to purge.
+ */
+static void
+purge_normalisations(Relation rel)
+{
+	Oid			types[1] = {INT8OID};
+	Datum		values[1];
+	SPITupleTable *due;
+	uint64		n;
+	bool		isnull;
+
+	SPI_connect();
+	if (SPI_execute("SELECT version FROM idempotency_internal.normalisation"
+					" WHERE check_after OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()",
+					false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not look for old normalisation settings");
+	due = SPI_tuptable;
+	n = SPI_processed;
+	for (uint64 i = 0; i < n; i++)
+	{
+		values[0] = SPI_getbinval(due->vals[i], due->tupdesc, 1, &isnull);
+		if (store_needs_normalisation(rel, DatumGetInt64(values[0])))
+			SPI_execute_with_args("UPDATE idempotency_internal.normalisation"
+								  " SET check_after = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 day'"
+								  " WHERE version OPERATOR(pg_catalog.=) $1",
+								  1, types, values, NULL, false, 0);
+		else
+			SPI_execute_with_args("DELETE FROM idempotency_internal.normalisation"
+								  " WHERE version OPERATOR(pg_catalog.=) $1 AND check_after IS NOT NULL",
+								  1, types, values, NULL, false, 0);
+	}
+	SPI_finish();
+}
 
 /*
  * idem_purge(max_records).  A transaction of its own, so that what it locks
@@ -30,14 +74,22 @@ idem_purge(PG_FUNCTION_ARGS)
 	if (max_records <= 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("max_records must be greater than zero")));
+				 errmsg("max_records of idem_purge must be greater than zero")));
 	PreventCommandDuringRecovery("idem_purge()");
 	PreventCommandIfReadOnly("idem_purge()");
 	PreventCommandIfParallelMode("idem_purge()");
 	PreventInTransactionBlock(true, "idem_purge()");
 
+	if (!ConditionalLockRelationOid(catalog_relid(TABLE_POLICY), ShareLock))
+	{
+		ereport(NOTICE,
+				(errmsg("nothing was purged: settings are being changed by another transaction")));
+		PG_RETURN_INT64(0);
+	}
 	rel = store_open(true);
 	removed = store_purge(rel, max_records);
+	if (removed == 0)
+		purge_normalisations(rel);
 	table_close(rel, NoLock);
 	PG_RETURN_INT64(removed);
 }

@@ -54,7 +54,8 @@ typedef struct Setting
 	void		(*read) (const struct Setting *self, const JsonbValue *value,
 						 Policy *policy, const char *operation);
 	size_t		offset;			/* of the member of Policy */
-	int64		when_null;		/* value of JSON null; REFUSE_NULL = not allowed */
+	int64		when_null;		/* value of JSON null; REFUSE_NULL = not
+								 * allowed */
 	int64		least;			/* smallest number or interval allowed */
 } Setting;
 

@@ -51,7 +51,7 @@ look(Status *status, Relation rel)
 	status->found = store_probe(rel, who, &status->rec);
 	status->now = GetCurrentTimestamp();
 	status->life = status->found != PROBE_ROW ? LIFE_FORGOTTEN :
-		life_of(&status->rec, status->call.policy, status->now);
+		life_of(&status->rec, &status->call, status->now);
 	if (!status->held && TransactionIdIsValid(status->rec.changer))
 	{
 		if (!permit_holder_of_xid(status->rec.changer, &status->holder))

@@ -399,9 +399,13 @@ store_delete(Relation rel, const Record *found, bool wait)
 static bool
 is_purgeable(const Record *rec, TimestampTz now)
 {
-	const Policy *policy = policy_get(text_to_cstring(rec->operation));
+	Call		call;
 
-	return life_of(rec, policy, now) == LIFE_FORGOTTEN;
+	call.who.operation = text_to_cstring(rec->operation);
+	call.who.key = text_to_cstring(rec->key);
+	identity_read_key_time(&call.who);
+	call.policy = policy_get(call.who.operation);
+	return life_of(rec, &call, now) == LIFE_FORGOTTEN;
 }
 
 /*
@@ -474,4 +478,31 @@ store_purge(Relation rel, int64 max_records)
 	index_close(index, AccessShareLock);
 	MemoryContextDelete(context);
 	return removed;
+}
+
+/*
+ * Was any record, committed or not, hashed under that version of the
+ * normalisation settings?  Reads the whole table.
+ */
+bool
+store_needs_normalisation(Relation rel, int64 version)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	bool		needed = false;
+	SnapshotData dirty;
+	TableScanDesc scan;
+
+	InitDirtySnapshot(dirty);
+	scan = table_beginscan(rel, &dirty, 0, NULL);
+	while (!needed && table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		bool		isnull;
+		Datum		value = slot_getattr(slot, COL_NORMALISATION + 1, &isnull);
+
+		CHECK_FOR_INTERRUPTS();
+		needed = !isnull && DatumGetInt64(value) == version;
+	}
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	return needed;
 }

@@ -39,17 +39,19 @@ SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.record', '');
 CREATE TABLE idempotency_internal.policy (
 	operation text COLLATE "C" NOT NULL,
 	settings jsonb NOT NULL,
+	horizons jsonb NOT NULL,
 	CONSTRAINT policy_pkey PRIMARY KEY (operation)
 ) USING heap;
 COMMENT ON TABLE idempotency_internal.policy IS
-	'settings given by idem_define; operation * changes the defaults of all';
+	'settings given by idem_define; operation * changes the defaults of all; horizons are the sums of retention and guard there were before, each with the time it ended';
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.policy', '');
 
 CREATE TABLE idempotency_internal.normalisation (
 	version bigint NOT NULL,
 	settings jsonb NOT NULL,
+	check_after timestamptz,
 	CONSTRAINT normalisation_pkey PRIMARY KEY (version)
 ) USING heap;
 COMMENT ON TABLE idempotency_internal.normalisation IS
-	'every set of normalisation settings records may have been hashed under; version is derived from the settings';
+	'every set of normalisation settings records may have been hashed under; version is derived from the settings; check_after is null for those in force, else when to look whether a record still needs them';
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.normalisation', '');

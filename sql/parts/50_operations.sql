@@ -16,7 +16,8 @@ COMMENT ON FUNCTION idem_policy(text) IS
 
 CREATE FUNCTION idem_purge(max_records bigint DEFAULT NULL)
 RETURNS bigint
-AS 'MODULE_PATHNAME', 'idem_purge' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+AS 'MODULE_PATHNAME', 'idem_purge' LANGUAGE C VOLATILE PARALLEL UNSAFE
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION idem_purge(bigint) IS
 'Removes up to max_records records that are past retention and guard, in one transaction, skipping those other transactions work on. max_records: NULL takes the setting idempotency.purge_batch. '
 'Returns how many; repeat until 0. Never changes what any call answers. Raises 22023 (not greater than zero), 25001 (inside a transaction block), 25006 (standby or read-only).';

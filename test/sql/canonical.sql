@@ -17,16 +17,16 @@ SELECT format('SET search_path = %s', string_agg(extnamespace::regnamespace::tex
 SELECT idem_define('strict_json', '{"numbers": "double"}') \g /dev/null
 
 -- The texts of the pair files as jsonb would take them; NULL if it does not
-CREATE FUNCTION pg_temp.fingerprint(json text, operation text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION pg_temp.fingerprint(doc text, operation text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-	RETURN encode(idem_fingerprint(json::jsonb, operation), 'hex');
+	RETURN encode(idem_fingerprint(doc::jsonb, operation), 'hex');
 EXCEPTION WHEN SQLSTATE '22032' THEN
 	RETURN 'refused';
 WHEN OTHERS THEN
 	RETURN NULL;
 END $$;
-CREATE FUNCTION pg_temp.canonical(json text, operation text DEFAULT NULL) RETURNS text LANGUAGE sql AS
-	'SELECT idem_canonical(json::jsonb, operation)';
+CREATE FUNCTION pg_temp.canonical(doc text, operation text DEFAULT NULL) RETURNS text LANGUAGE sql AS
+	'SELECT idem_canonical(doc::jsonb, operation)';
 
 SELECT plan(83);
 
