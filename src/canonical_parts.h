@@ -180,9 +180,9 @@ extern Jsonb *image_of_text(const char *text, int len,
 
 /* paths.c */
 extern PathNode *path_node_add(PathNode *root, const char *pointer, uint32 len,
-						  bool field, const char **problem);
+							   bool field, const char **problem);
 extern const PathNode *path_node_step(const PathNode *from, const char *name,
-								 uint32 len);
+									  uint32 len);
 
 /* utf8.c */
 extern char *utf8_from_server(const char *string, int len, int *utf8_len);

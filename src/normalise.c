@@ -130,7 +130,7 @@ compile_pointer(Normalisation *norm, const JsonbValue *pointer,
 	if (norm->paths == NULL)
 		norm->paths = palloc0(sizeof(PathNode));
 	node = path_node_add(norm->paths, pointer->val.string.val,
-					pointer->val.string.len, field, &problem);
+						 pointer->val.string.len, field, &problem);
 	if (node == NULL)
 		refuse_setting(operation, setting, problem);
 	else if (field)

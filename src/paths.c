@@ -139,7 +139,7 @@ all_digits(const char *token, uint32 len)
  */
 PathNode *
 path_node_add(PathNode *root, const char *pointer, uint32 len, bool field,
-		 const char **problem)
+			  const char **problem)
 {
 	PathNode   *node = root;
 	const char *end = pointer + len;
