@@ -30,6 +30,12 @@ WERROR = -Werror
 PG_CPPFLAGS = -isystem $(includedir_server)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare $(WERROR)
 
+# Nobody replaces our functions at run time: they may be inlined.
+PG_CFLAGS += -fno-semantic-interposition
+
+# digest.c calls the crypto library that the server is linked with.
+SHLIB_LINK = $(filter -lcrypto, $(LIBS))
+
 # Regression tests in test/sql, isolation tests in test/specs; what both should
 # print is in expected/.  They need the pgtap extension.
 REGRESS = $(sort $(patsubst test/sql/%.sql,%,$(wildcard test/sql/*.sql)))

@@ -137,11 +137,14 @@ write_utf8(const JsonbContainer *value, const Normalisation *norm,
 		   WriterKind kind, StringInfo text, int64 max_bytes)
 {
 	Writer		out;
-	Walk		walk = {.out = &out,.norm = norm};
+	Walk		walk;
 	int64		len;
 
 	writer_open(&out, kind, max_bytes);
 	out.text = text;
+
+	walk.out = &out;
+	walk.norm = norm;
 
 	runs_open(&walk.runs);
 	if (kind == WRITE_DIGEST)

@@ -91,7 +91,7 @@ typedef struct RunStack
 	Run		   *runs;
 	Size		used;
 	Size		space;
-	Run			first[16];		/* enough for most params: no allocation */
+	Run			first[32];		/* enough for most params: no allocation */
 } RunStack;
 
 /* An object is taken together with the one whose members are its defaults. */
@@ -99,13 +99,16 @@ typedef struct RunStack
 #define SOURCE_GIVEN 0
 #define SOURCE_BELOW 1
 
-/* The runs of one object: a heap at the end of the RunStack. */
+/* The runs of one object, at the end of the RunStack: a heap, or in order. */
 typedef struct Members
 {
 	const JsonbContainer *object[SOURCES];
 	const char *data[SOURCES];	/* where the object's children begin */
 	Size		bottom;
-	Size		count;
+	bool		sorted;			/* each member is a run: not a heap, but in
+								 * order */
+	Size		first;			/* where the next member's run is */
+	Size		count;			/* runs left */
 } Members;
 
 /* One member of an object, taken in order. */

@@ -20,6 +20,11 @@
  * affected.  Names of one length that differ in just this way make a run
  * end early; the order stays right.
  *
+ * In an object of few members, as most are, each is a run of its own and all
+ * are in order: an order that is remembered, because the next object is likely
+ * to have the same names.  Only when it has not, the members are put in order
+ * one by one.
+ *
  * The runs of all objects being written lie on one stack, which has room for
  * most params without any allocation.
  *
@@ -29,6 +34,25 @@
 
 #include "canonical_parts.h"
 #include "miscadmin.h"
+
+/* Objects whose order is remembered have at most so many names and bytes. */
+#define SHAPE_NAMES 32
+#define SHAPE_BYTES 480
+
+/* How many of them, found by their size. */
+#define SHAPES 16
+
+/* The names of an object, as jsonb stores them, and their order. */
+typedef struct Shape
+{
+	uint32		count;
+	uint32		len;			/* bytes of all names */
+	JEntry		entries[SHAPE_NAMES];
+	char		names[SHAPE_BYTES];
+	Run			order[SHAPE_NAMES]; /* without what concerns the values */
+} Shape;
+
+static Shape shapes[SHAPES];
 
 /*
  * A byte of UTF-8 such that comparing it compares UTF-16 code units.
@@ -222,6 +246,73 @@ push_runs(RunStack *stack, const Members *members, uint32 source)
 }
 
 /*
+ * Where the order of an object of that size is remembered.
+ */
+static inline Shape *
+shape_of(uint32 count, uint32 len)
+{
+	return &shapes[(count * 5 + len) % SHAPES];
+}
+
+/*
+ * Put the names of an object, which are few, in order and remember that.
+ */
+static void
+learn_shape(Shape *shape, const Members *members, uint32 count, uint32 len)
+{
+	const JEntry *names = members->object[SOURCE_GIVEN]->children;
+	Run			now = {.source = SOURCE_GIVEN};
+
+	for (now.index = 0; now.index < count; now.index++)
+	{
+		uint32		at = now.index;
+
+		now.last = now.index;
+		now.key_len = child_length(names[now.index], now.key_at);
+		now.lead = key_lead(members->data[SOURCE_GIVEN] + now.key_at, now.key_len);
+		for (; at > 0 && comes_before(members, &now, &shape->order[at - 1]); at--)
+			shape->order[at] = shape->order[at - 1];
+		shape->order[at] = now;
+		now.key_at += now.key_len;
+	}
+	memcpy(shape->entries, names, count * sizeof(JEntry));
+	memcpy(shape->names, members->data[SOURCE_GIVEN], len);
+	shape->count = count;
+	shape->len = len;
+}
+
+/*
+ * Push the members of an object, which are few, in order.  May raise out of
+ * memory.
+ */
+static void
+push_in_order(RunStack *stack, Members *members, uint32 count, uint32 len)
+{
+	const JEntry *names = members->object[SOURCE_GIVEN]->children;
+	Shape	   *shape = shape_of(count, len);
+	uint32		value_at[SHAPE_NAMES];
+	uint32		at = len;
+
+	if (shape->count != count || shape->len != len ||
+		memcmp(shape->entries, names, count * sizeof(JEntry)) != 0 ||
+		memcmp(shape->names, members->data[SOURCE_GIVEN], len) != 0)
+		learn_shape(shape, members, count, len);
+	for (uint32 i = 0; i < count; i++)
+	{
+		value_at[i] = at;
+		JBE_ADVANCE_OFFSET(at, names[count + i]);
+	}
+	for (uint32 i = 0; i < count; i++)
+	{
+		Run		   *run = push_run(stack);
+
+		*run = shape->order[i];
+		run->value_at = value_at[run->index];
+	}
+	members->sorted = true;
+}
+
+/*
  * Let the run at place at sink to where the heap needs it.
  */
 static inline void
@@ -251,14 +342,12 @@ sift_down(const Members *members, Run *heap, Size at)
 /*
  * Make an object one of those whose members are taken.
  */
-static void
-add_source(RunStack *stack, Members *members, uint32 source,
-		   const JsonbContainer *object)
+static inline void
+add_source(Members *members, uint32 source, const JsonbContainer *object)
 {
 	members->object[source] = object;
 	members->data[source] =
 		(const char *) (object->children + 2 * JsonContainerSize(object));
-	push_runs(stack, members, source);
 }
 
 /*
@@ -271,11 +360,24 @@ void
 members_open(RunStack *stack, Members *members, const JsonbContainer *object,
 			 const JsonbContainer *below)
 {
-	members->bottom = stack->used;
-	add_source(stack, members, SOURCE_GIVEN, object);
+	uint32		count = JsonContainerSize(object);
+	uint32		len = values_offset(object);
+
+	members->first = members->bottom = stack->used;
+	members->sorted = false;
+	add_source(members, SOURCE_GIVEN, object);
+	if (below == NULL && count <= SHAPE_NAMES && len <= SHAPE_BYTES)
+		push_in_order(stack, members, count, len);
+	else
+		push_runs(stack, members, SOURCE_GIVEN);
 	if (below != NULL)
-		add_source(stack, members, SOURCE_BELOW, below);
+	{
+		add_source(members, SOURCE_BELOW, below);
+		push_runs(stack, members, SOURCE_BELOW);
+	}
 	members->count = stack->used - members->bottom;
+	if (members->sorted)
+		return;
 	for (Size at = members->count / 2; at-- > 0;)
 		sift_down(members, stack->runs + members->bottom, at);
 }
@@ -296,31 +398,47 @@ advance(const Members *members, Run *run, uint32 value_len)
 }
 
 /*
+ * Let go of the member that a heap has on top.
+ */
+static void
+drop_first(const RunStack *stack, Members *members, uint32 value_len)
+{
+	Run		   *heap = stack->runs + members->bottom;
+
+	if (heap->index < heap->last)
+		advance(members, heap, value_len);
+	else
+		heap[0] = heap[--members->count];
+	if (members->count > 1)
+		sift_down(members, heap, 0);
+}
+
+/*
  * Take the next member; false if there is none.  Other objects may have been
  * opened and closed since the last call, but not left open.
  */
 bool
 members_next(RunStack *stack, Members *members, Member *member)
 {
-	Run		   *heap = stack->runs + members->bottom;
+	const Run  *run = stack->runs + members->first;
 	const JsonbContainer *object;
 
 	if (members->count == 0)
 		return false;
-	object = members->object[heap->source];
-	member->source = heap->source;
-	member->key = members->data[heap->source] + heap->key_at;
-	member->key_len = heap->key_len;
-	member->entry = object->children[JsonContainerSize(object) + heap->index];
-	member->value = members->data[heap->source] + heap->value_at;
-	member->value_len = child_length(member->entry, heap->value_at);
-
-	if (heap->index < heap->last)
-		advance(members, heap, member->value_len);
+	object = members->object[run->source];
+	member->source = run->source;
+	member->key = members->data[run->source] + run->key_at;
+	member->key_len = run->key_len;
+	member->entry = object->children[JsonContainerSize(object) + run->index];
+	member->value = members->data[run->source] + run->value_at;
+	member->value_len = child_length(member->entry, run->value_at);
+	if (members->sorted)
+	{
+		members->first++;
+		members->count--;
+	}
 	else
-		heap[0] = heap[--members->count];
-	if (members->count > 1)
-		sift_down(members, heap, 0);
+		drop_first(stack, members, member->value_len);
 	return true;
 }
 
@@ -332,7 +450,7 @@ bool
 members_next_below(RunStack *stack, Members *members, const Member *given,
 				   Member *below)
 {
-	const Run  *next = stack->runs + members->bottom;
+	const Run  *next = stack->runs + members->first;
 
 	if (members->count == 0 || next->source != SOURCE_BELOW ||
 		next->key_len != given->key_len ||
