@@ -193,15 +193,16 @@ canonical_fingerprint(Jsonb *params, const Normalisation *norm,
 }
 
 /*
- * Store the fingerprint of params that are raw JSON text: len bytes in the
- * server's encoding.  Raises 22032 for text that is not strict JSON, with the
- * position of the byte (of its UTF-8 form) that is wrong, and 54001.
+ * Store the fingerprint of params that are raw JSON text in the server's
+ * encoding; it must be detoasted, with a header of four bytes, and is
+ * destroyed.  Raises 22032 for text that is not strict JSON, with the position
+ * of the byte (of its UTF-8 form) that is wrong, and 54001.
  */
 void
-canonical_fingerprint_text(const char *text, int len,
-						   const Normalisation *norm, uint8 *digest)
+canonical_fingerprint_text(text *params, const Normalisation *norm,
+						   uint8 *digest)
 {
-	Jsonb	   *image = image_of_text(text, len, norm);
+	Jsonb	   *image = image_of_text(params, norm);
 
 	(void) write_utf8(&image->root, norm, WRITE_DIGEST, NULL, 0);
 	digest_finish(digest);

@@ -178,8 +178,7 @@ extern void sort_numbers(uint32 *order, uint32 count, const void *items,
 						 SortBefore before);
 
 /* image.c */
-extern Jsonb *image_of_text(const char *text, int len,
-							const Normalisation *norm);
+extern Jsonb *image_of_text(text *params, const Normalisation *norm);
 
 /* paths.c */
 extern PathNode *path_node_add(PathNode *root, const char *pointer, uint32 len,

@@ -80,11 +80,11 @@ idem_fingerprint_text(PG_FUNCTION_ARGS)
 
 	if (PG_ARGISNULL(0))
 		PG_RETURN_NULL();
-	params = PG_GETARG_TEXT_PP(0);
+	params = PG_GETARG_TEXT_P_COPY(0);
 	result = palloc(VARHDRSZ + IDEM_DIGEST_LEN);
 	SET_VARSIZE(result, VARHDRSZ + IDEM_DIGEST_LEN);
-	canonical_fingerprint_text(VARDATA_ANY(params), VARSIZE_ANY_EXHDR(params),
-							   argument_normalisation(fcinfo),
+	canonical_fingerprint_text(params, argument_normalisation(fcinfo),
 							   (uint8 *) VARDATA(result));
+	pfree(params);
 	PG_RETURN_BYTEA_P(result);
 }

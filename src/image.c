@@ -21,9 +21,6 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 
-/* Room before the text, because first_eight() reads before short names. */
-#define MARGIN 8
-
 typedef struct Image
 {
 	const JsonText *json;
@@ -292,41 +289,39 @@ put_container(Image *image, uint32 item)
 }
 
 /*
- * A copy of the text in UTF-8, with room before it.
+ * The text in UTF-8, in memory that may be written to: its own unless it has
+ * to be converted.
  */
 static char *
-text_in_utf8(const char *text, int len, const Normalisation *norm, uint32 *utf8_len)
+text_in_utf8(text *params, const Normalisation *norm, uint32 *utf8_len)
 {
+	char	   *given = VARDATA(params);
+	int			len = VARSIZE(params) - VARHDRSZ;
 	int			length;
-	char	   *utf8 = utf8_from_server(text, len, &length);
-	char	   *copy;
+	char	   *utf8 = utf8_from_server(given, len, &length);
 
 	if (utf8 == NULL && GetDatabaseEncoding() == PG_SQL_ASCII)
-		refuse_text(norm, pg_encoding_verifymbstr(PG_UTF8, text, len),
+		refuse_text(norm, pg_encoding_verifymbstr(PG_UTF8, given, len),
 					"The text is not valid UTF-8.");
 	if (utf8 == NULL)
 		canonical_refuse(norm, "The text is not valid in the encoding of the database.");
-	copy = MemoryContextAllocHuge(CurrentMemoryContext, (Size) length + MARGIN);
-	memset(copy, 0, MARGIN);
-	memcpy(copy + MARGIN, utf8, length);
-	if (utf8 != text)
-		pfree(utf8);
 	*utf8_len = length;
-	return copy + MARGIN;
+	return utf8;
 }
 
 /*
- * The image of len bytes of JSON text in the server's encoding.  Raises 22032
- * for text that is not strict JSON, 54001 when it is nested too deep.
+ * The image of a JSON text in the server's encoding, which must be detoasted,
+ * with a header of four bytes, and is destroyed.  Raises 22032 for text that
+ * is not strict JSON, 54001 when it is nested too deep.
  */
 Jsonb *
-image_of_text(const char *text, int len, const Normalisation *norm)
+image_of_text(text *params, const Normalisation *norm)
 {
 	JsonText	json;
 	Image		image = {.json = &json,.norm = norm};
 	Jsonb	   *result;
 
-	json.text = text_in_utf8(text, len, norm, &json.len);
+	json.text = text_in_utf8(params, norm, &json.len);
 	json.items = MemoryContextAllocHuge(CurrentMemoryContext,
 										json_text_room(json.text, json.len) * sizeof(TextItem));
 	if (!json_text_parse(&json))
@@ -339,6 +334,7 @@ image_of_text(const char *text, int len, const Normalisation *norm)
 	else
 		put_array(&image, JB_FSCALAR, 0, 1);
 	pfree(json.items);
-	pfree(json.text -MARGIN);
+	if (json.text !=VARDATA(params))
+		pfree(json.text);
 	return result;
 }

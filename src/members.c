@@ -83,14 +83,16 @@ key_lead(const char *key, uint32 len)
 }
 
 /*
- * Compare two names with the same lead: below, at or above zero.
+ * Compare two names, in UTF-8 and equal in the bytes before start, by their
+ * UTF-16 code units: below, at or above zero.
  */
-static int
-compare_rest(const char *a, uint32 a_len, const char *b, uint32 b_len)
+static inline int
+compare_from(uint32 start, const char *a, uint32 a_len,
+			 const char *b, uint32 b_len)
 {
 	uint32		common = Min(a_len, b_len);
 
-	for (uint32 i = sizeof(uint64); i < common; i++)
+	for (uint32 i = start; i < common; i++)
 	{
 		unsigned char byte_a = (unsigned char) a[i];
 		unsigned char byte_b = (unsigned char) b[i];
@@ -102,18 +104,21 @@ compare_rest(const char *a, uint32 a_len, const char *b, uint32 b_len)
 }
 
 /*
- * Compare two names, in UTF-8, by their UTF-16 code units: below, at or above
- * zero.  They must lie as first_eight() wants it.
+ * The same for names with the same lead.
+ */
+static int
+compare_rest(const char *a, uint32 a_len, const char *b, uint32 b_len)
+{
+	return compare_from(sizeof(uint64), a, a_len, b, b_len);
+}
+
+/*
+ * The same for any two names, wherever they lie.
  */
 int
 name_compare(const char *a, uint32 a_len, const char *b, uint32 b_len)
 {
-	uint64		lead_a = key_lead(a, a_len);
-	uint64		lead_b = key_lead(b, b_len);
-
-	if (lead_a != lead_b)
-		return lead_a < lead_b ? -1 : 1;
-	return compare_rest(a, a_len, b, b_len);
+	return compare_from(0, a, a_len, b, b_len);
 }
 
 /*
