@@ -258,10 +258,10 @@ put_answer(Row *row, const Answer *answer)
 }
 
 /*
- * The answer as a value of the calling function's result type.
+ * The answer as a row of the calling function's result type.
  */
-Datum
-answer_datum(FunctionCallInfo fcinfo, const Answer *answer)
+static HeapTuple
+answer_tuple(FunctionCallInfo fcinfo, const Answer *answer)
 {
 	Row			row;
 	int			natts;
@@ -273,8 +273,28 @@ answer_datum(FunctionCallInfo fcinfo, const Answer *answer)
 	memset(row.nulls, true, natts * sizeof(bool));
 	put_identity(&row, answer->who);
 	put_answer(&row, answer);
-	return HeapTupleGetDatum(heap_form_tuple(row.type->tupdesc, row.values,
-											 row.nulls));
+	return heap_form_tuple(row.type->tupdesc, row.values, row.nulls);
+}
+
+/*
+ * The answer as a value of the calling function's result type.
+ */
+Datum
+answer_datum(FunctionCallInfo fcinfo, const Answer *answer)
+{
+	return HeapTupleGetDatum(answer_tuple(fcinfo, answer));
+}
+
+/*
+ * The answer as one more row of the calling function, which has called
+ * InitMaterializedSRF.
+ */
+void
+answer_put(FunctionCallInfo fcinfo, const Answer *answer)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	tuplestore_puttuple(rsinfo->setResult, answer_tuple(fcinfo, answer));
 }
 
 /* An answer taken apart. */

@@ -43,6 +43,7 @@ static KnownTable tables[] = {
 	[TABLE_RECORD] = {"record", 17, InvalidOid, false},
 	[TABLE_POLICY] = {"policy", 3, InvalidOid, false},
 	[TABLE_NORMALISATION] = {"normalisation", 3, InvalidOid, false},
+	[TABLE_OPEN_WORK] = {"open_work", 7, InvalidOid, false},
 };
 
 static bool policies_changed = true;

@@ -27,40 +27,12 @@
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
+#include "claim.h"
 #include "compat.h"
-#include "idempotency.h"
 
 #define NAP_MS 2L
 
 PG_FUNCTION_INFO_V1(idem_claim);
-
-typedef enum Step
-{
-	STEP_ANSWERED,
-	STEP_LOOK_AGAIN,
-	STEP_BUSY					/* answered, but the answer may change soon */
-} Step;
-
-typedef struct Claim
-{
-	Call		call;
-	int64		lease;			/* 0 = atomic */
-	int64		wait;
-	text	   *owner;			/* NULL = none */
-
-	Jsonb	   *params;			/* NULL = SQL NULL */
-	bool		has_fingerprint;
-	uint8		fingerprint[IDEM_DIGEST_LEN];
-	int64		fingerprint_version;	/* normalisation it was made under */
-
-	Relation	rel;
-	bool		locked;			/* we hold the lock of the id */
-	TimestampTz now;
-	ProbeResult found;
-	Record		rec;			/* if found is PROBE_ROW */
-	Life		life;			/* likewise */
-	Answer		answer;
-} Claim;
 
 typedef struct DecisionRow
 {
@@ -219,17 +191,25 @@ alone(Claim *claim, Step *step)
 }
 
 /*
+ * Can the transaction see what was committed together with a version of a
+ * record?  Not if its snapshot is older.
+ */
+bool
+claim_snapshot_sees(const Record *rec)
+{
+	return !IsolationUsesXactSnapshot() ||
+		TransactionIdIsCurrentTransactionId(rec->xmin) ||
+		!XidInMVCCSnapshot(rec->xmin, GetTransactionSnapshot());
+}
+
+/*
  * Raise 40001 if the record was changed after the transaction's snapshot: the
  * new attempt could not see what the old one wrote.
  */
 static void
 check_snapshot(const Claim *claim)
 {
-	TransactionId xmin = claim->rec.xmin;
-
-	if (!IsolationUsesXactSnapshot() ||
-		TransactionIdIsCurrentTransactionId(xmin) ||
-		!XidInMVCCSnapshot(xmin, GetTransactionSnapshot()))
+	if (claim_snapshot_sees(&claim->rec))
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
@@ -242,8 +222,8 @@ check_snapshot(const Claim *claim)
  * A number larger than any handed out before: for the record, by the previous
  * one; for a record that was forgotten, by the clock.
  */
-static int64
-next_fence(int64 previous)
+int64
+claim_next_fence(int64 previous)
 {
 	static int64 last = 0;
 	int64		now = GetCurrentTimestamp() +
@@ -256,8 +236,8 @@ next_fence(int64 previous)
 /*
  * The claim as a record, starting afresh or from the one it takes over.
  */
-static void
-make_record(Claim *claim, PermitPrior prior, Record *rec)
+void
+claim_make_record(Claim *claim, PermitPrior prior, Record *rec)
 {
 	const Identity *who = &claim->call.who;
 	const Policy *policy = claim->call.policy;
@@ -273,13 +253,16 @@ make_record(Claim *claim, PermitPrior prior, Record *rec)
 		rec->operation = cstring_to_text(who->operation);
 		rec->key = cstring_to_text(who->key);
 	}
-	fingerprint_under(claim, policy->normalisation_version);
-	rec->has_fingerprint = claim->has_fingerprint;
-	memcpy(rec->fingerprint, claim->fingerprint, IDEM_DIGEST_LEN);
-	rec->normalisation = claim->fingerprint_version;
+	if (claim->kind->matches_params || prior != PRIOR_RECORD)
+	{
+		fingerprint_under(claim, policy->normalisation_version);
+		rec->has_fingerprint = claim->has_fingerprint;
+		memcpy(rec->fingerprint, claim->fingerprint, IDEM_DIGEST_LEN);
+		rec->normalisation = claim->fingerprint_version;
+	}
 	rec->state = RECORD_PROCESSING;
-	rec->attempt++;
-	rec->fence = next_fence(prior == PRIOR_NOTHING ? 0 : claim->rec.fence);
+	rec->attempt += claim->kind->attempts;
+	rec->fence = claim_next_fence(prior == PRIOR_NOTHING ? 0 : claim->rec.fence);
 	rec->owner = claim->owner;
 	rec->lease_until = claim->lease == 0 ? NEVER :
 		time_after(GetCurrentTimestamp(), claim->lease);
@@ -290,30 +273,25 @@ make_record(Claim *claim, PermitPrior prior, Record *rec)
 /*
  * Write a claim's row now.  False if somebody else was there first.
  */
-static bool
-write_row(Claim *claim, PermitPrior prior, const Record *rec)
+bool
+claim_write(Claim *claim, PermitPrior prior, const Record *rec)
 {
 	if (prior == PRIOR_NOTHING)
-		return store_insert(claim->rel, rec);
-	return store_update(claim->rel, &claim->rec, rec, false) == STORE_CHANGED;
+		return store_insert(claim->store, rec);
+	return store_update(claim->store, &claim->rec, rec, false) == ROW_CHANGED;
 }
 
 /*
- * Let the caller execute.
+ * Let the caller execute: the meaning of "execute" for claim and start.
  */
-static Step
-grant(Claim *claim, PermitPrior prior)
+Step
+claim_grant(Claim *claim, PermitPrior prior)
 {
 	bool		write_now = claim->lease > 0 || !permit_room();
 	Record		rec;
-	Step		step;
 
-	if (!alone(claim, &step))
-		return step;
-	if (prior != PRIOR_NOTHING)
-		check_snapshot(claim);
-	make_record(claim, prior, &rec);
-	if (write_now && !write_row(claim, prior, &rec))
+	claim_make_record(claim, prior, &rec);
+	if (write_now && !claim_write(claim, prior, &rec))
 		return STEP_LOOK_AGAIN;
 	if (claim->lease == 0)
 	{
@@ -327,6 +305,21 @@ grant(Claim *claim, PermitPrior prior)
 	claim->answer.claimed_at = rec.claimed_at;
 	claim->answer.lease_until = rec.lease_until;
 	return STEP_ANSWERED;
+}
+
+/*
+ * The table says execute: if nobody else is deciding about the id, do.
+ */
+static Step
+grant(Claim *claim, PermitPrior prior)
+{
+	Step		step;
+
+	if (!alone(claim, &step))
+		return step;
+	if (prior != PRIOR_NOTHING)
+		check_snapshot(claim);
+	return claim->kind->execute(claim, prior);
 }
 
 /*----
@@ -369,7 +362,7 @@ found_expired(Claim *claim)
 static bool
 found_other_params(Claim *claim)
 {
-	return !same_params(claim);
+	return claim->kind->matches_params && !same_params(claim);
 }
 
 static bool
@@ -411,18 +404,41 @@ found_running(Claim *claim)
 static bool
 found_overrun(Claim *claim)
 {
-	return found_record(claim, LIFE_OVERRUN);
+	return found_record(claim, LIFE_OVERRUN) && claim->kind->takes_overrun;
 }
 
 static bool
 found_unknown(Claim *claim)
 {
-	return found_record(claim, LIFE_UNKNOWN);
+	return found_record(claim, LIFE_UNKNOWN) || found_record(claim, LIFE_OVERRUN);
+}
+
+/*
+ * Raise ID001: there is nothing to start.
+ */
+static void
+refuse_nothing(const Claim *claim)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_IDEM_NO_CLAIM),
+			 errmsg("cannot %s operation \"%s\" (id %s): nothing is on record",
+					claim->kind->verb, claim->call.who.operation,
+					id_text(&claim->call.who.id)),
+			 errhint("Accept it first, or claim it.")));
 }
 
 static Step
 act_nothing(Claim *claim)
 {
+	if (claim->kind->needs_record)
+	{
+		Step		step;
+
+		/* somebody else's uncommitted claim would not be nothing */
+		if (!alone(claim, &step))
+			return step;
+		refuse_nothing(claim);
+	}
 	if (claim->found == PROBE_NOTHING)
 		return grant(claim, PRIOR_NOTHING);
 	return grant(claim, claim->life == LIFE_RELEASED ?
@@ -482,10 +498,12 @@ act_take_over(Claim *claim)
 static Step
 act_accepted(Claim *claim)
 {
+	if (claim->kind->takes_accepted)
+		return grant(claim, PRIOR_RECORD);
 	answer_with(claim, VERDICT_IN_PROGRESS, STATE_ACCEPTED, ADVICE_RETRY_SAME_KEY);
 	tell_record(claim);
 	tell_retry_after(claim, NEVER);
-	return STEP_ANSWERED;
+	return claim->kind->needs_outcome ? STEP_BUSY : STEP_ANSWERED;
 }
 
 /*
@@ -521,7 +539,7 @@ act_unknown(Claim *claim)
 	answer_with(claim, VERDICT_UNKNOWN, STATE_UNKNOWN, ADVICE_RECONCILE);
 	tell_record(claim);
 	claim->answer.error = claim->rec.error;
-	return STEP_ANSWERED;
+	return claim->kind->needs_outcome ? STEP_BUSY : STEP_ANSWERED;
 }
 
 static const DecisionRow decision_table[] = {
@@ -553,7 +571,7 @@ static Step
 decide(Claim *claim)
 {
 	claim->now = GetCurrentTimestamp();
-	claim->found = store_probe(claim->rel, &claim->call.who, &claim->rec);
+	claim->found = store_probe(claim->store, &claim->call.who, &claim->rec);
 	if (claim->found == PROBE_ROW)
 		claim->life = life_of(&claim->rec, &claim->call, claim->now);
 	answer_init(&claim->answer, &claim->call.who);
@@ -581,9 +599,10 @@ nap(TimestampTz deadline)
 }
 
 /*
- * Decide, waiting for others as long as the claim allows.
+ * Decide, waiting for others as long as the claim allows.  The record table
+ * must be open.
  */
-static void
+void
 claim_decide(Claim *claim)
 {
 	TimestampTz deadline = time_after(GetCurrentTimestamp(), claim->wait);
@@ -627,10 +646,10 @@ answer_own_claim(Claim *claim)
 }
 
 /*
- * Raise 25006 where nothing can be claimed.
+ * Raise 25006 where nothing can be decided.
  */
-static void
-refuse_unless_writable(const Identity *who)
+void
+claim_refuse_unless_writable(const ClaimKind *kind, const Identity *who)
 {
 	const char *where = NULL;
 
@@ -641,17 +660,48 @@ refuse_unless_writable(const Identity *who)
 	if (where)
 		ereport(ERROR,
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
-				 errmsg("cannot claim operation \"%s\" (id %s) %s",
+				 errmsg("cannot %s operation \"%s\" (id %s) %s", kind->verb,
 						who->operation, id_text(&who->id), where),
-				 errhint("Claim on the primary, in a transaction that may write. idem_status() can be asked here.")));
-	PreventCommandIfParallelMode("idem_claim()");
+				 errhint("Do it on the primary, in a transaction that may write. idem_status() can be asked here.")));
+	PreventCommandIfParallelMode("deciding about a key");
+}
+
+/*
+ * Start a call that decides about a key.  Raises 22023, 42501, 25006.
+ */
+void
+claim_begin(Claim *claim, const ClaimKind *kind, text *operation, text *key,
+			text *principal)
+{
+	memset(claim, 0, sizeof(*claim));
+	claim->kind = kind;
+	call_begin(&claim->call, operation, key, principal);
+	call_check_key(&claim->call);
+	claim_refuse_unless_writable(kind, &claim->call.who);
+	claim->wait = claim->call.policy->wait;
+}
+
+/*
+ * Decide, unless the key is open in this very transaction.
+ */
+void
+claim_run(Claim *claim)
+{
+	Store		store;
+
+	if (answer_own_claim(claim))
+		return;
+	store_open(&store, true);
+	claim->store = &store;
+	claim_decide(claim);
+	store_close(&store);
 }
 
 /*
  * Take the fingerprint the caller made, or make it from params.  Raises 22023.
  */
-static void
-claim_fingerprint(Claim *claim, Jsonb *params, bytea *given)
+void
+claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given)
 {
 	const Identity *who = &claim->call.who;
 	const Policy *policy = claim->call.policy;
@@ -697,15 +747,23 @@ claim_fingerprint(Claim *claim, Jsonb *params, bytea *given)
 /*
  * An interval argument, or what the policy says.  Raises 22023.
  */
-static int64
-interval_or(FunctionCallInfo fcinfo, int argno, const char *what,
-			const Call *call, int64 otherwise)
+int64
+claim_interval(FunctionCallInfo fcinfo, int argno, const char *what,
+			   const Call *call, int64 otherwise)
 {
 	if (PG_ARGISNULL(argno))
 		return otherwise;
 	return interval_microseconds(PG_GETARG_INTERVAL_P(argno), what,
 								 call->who.operation);
 }
+
+static const ClaimKind kind_claim = {
+	.verb = "claim",
+	.attempts = 1,
+	.matches_params = true,
+	.takes_overrun = true,
+	.execute = claim_grant,
+};
 
 /*
  * idem_claim(operation, key, params, principal, lease, wait, owner,
@@ -714,25 +772,16 @@ interval_or(FunctionCallInfo fcinfo, int argno, const char *what,
 Datum
 idem_claim(PG_FUNCTION_ARGS)
 {
-	Claim		claim = {0};
+	Claim		claim;
 
-	call_begin(&claim.call, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(3));
-	call_check_key(&claim.call);
-	refuse_unless_writable(&claim.call.who);
-	claim.lease = interval_or(fcinfo, 4, "lease", &claim.call,
-							  claim.call.policy->lease);
-	claim.wait = interval_or(fcinfo, 5, "wait", &claim.call,
-							 claim.call.policy->wait);
+	claim_begin(&claim, &kind_claim, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(3));
+	claim.lease = claim_interval(fcinfo, 4, "lease", &claim.call,
+								 claim.call.policy->lease);
+	claim.wait = claim_interval(fcinfo, 5, "wait", &claim.call, claim.wait);
 	claim.owner = ARG_TEXT(6);
-	claim_fingerprint(&claim,
-					  PG_ARGISNULL(2) ? NULL : PG_GETARG_JSONB_P(2),
-					  PG_ARGISNULL(7) ? NULL : PG_GETARG_BYTEA_PP(7));
-
-	if (!answer_own_claim(&claim))
-	{
-		claim.rel = store_open(true);
-		claim_decide(&claim);
-		table_close(claim.rel, NoLock);
-	}
+	claim_set_fingerprint(&claim,
+						  PG_ARGISNULL(2) ? NULL : PG_GETARG_JSONB_P(2),
+						  PG_ARGISNULL(7) ? NULL : PG_GETARG_BYTEA_PP(7));
+	claim_run(&claim);
 	return answer_datum(fcinfo, &claim.answer);
 }

@@ -15,11 +15,15 @@
 
 #include "access/genam.h"
 #include "access/tableam.h"
+#include "catalog/pg_proc.h"
 #include "executor/executor.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/sinvaladt.h"
+#include "utils/acl.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
@@ -43,6 +47,20 @@
 #else
 #define COMPAT_MODULE_MAGIC(module, number) PG_MODULE_MAGIC
 #endif
+
+/* 16: one check of privileges for all kinds of objects.  Raises 42501. */
+static inline void
+compat_check_execute(Oid func)
+{
+#if PG_VERSION_NUM >= 160000
+	AclResult	result = object_aclcheck(ProcedureRelationId, func, GetUserId(), ACL_EXECUTE);
+#else
+	AclResult	result = pg_proc_aclcheck(func, GetUserId(), ACL_EXECUTE);
+#endif
+
+	if (result != ACLCHECK_OK)
+		aclcheck_error(result, OBJECT_FUNCTION, get_func_name(func));
+}
 
 /* 18: instrumentation argument */
 static inline IndexScanDesc

@@ -93,26 +93,6 @@ refuse_not_yours(const Finish *finish)
 			 errhint("Its lease is over, another owner has it, or another outcome is recorded. Roll back and ask idem_status().")));
 }
 
-/*
- * Raise ID004 or 22023 if the outcome is larger than the operation allows.
- */
-static void
-check_size(const Finish *finish)
-{
-	int64		limit = finish->call.policy->max_result_bytes;
-
-	if (finish->outcome == (Datum) 0 ||
-		!json_exceeds(DatumGetJsonbP(finish->outcome), limit))
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_IDEM_RESULT_TOO_LARGE),
-			 errmsg("the %s of operation \"%s\" (id %s) is larger than " INT64_FORMAT " bytes",
-					finish->what == FINISH_COMPLETE ? "result" : "error",
-					finish->call.who.operation,
-					id_text(&finish->call.who.id), limit),
-			 errhint("The claim is still open. Store the large part in a table of yours and record a reference, or raise setting \"max_result_bytes\".")));
-}
-
 /*----
  * What is recorded.
  *----
@@ -219,7 +199,7 @@ static void
 finish_permit(const Finish *finish, Permit *permit)
 {
 	const Identity *who = &finish->call.who;
-	Relation	rel;
+	Store		store;
 	Record		rec = permit->rec;
 	bool		done;
 
@@ -231,18 +211,18 @@ finish_permit(const Finish *finish, Permit *permit)
 				 errmsg("cannot renew: operation \"%s\" (id %s) was claimed without a lease",
 						who->operation, id_text(&who->id)),
 				 errhint("An atomic claim lasts as long as its transaction.")));
-	rel = store_open(true);
+	store_open(&store, true);
 	if (finish->what == FINISH_RELEASE && permit->prior == PRIOR_NOTHING)
-		done = permit_withdraw(permit, rel, who);
+		done = permit_withdraw(permit, &store, who);
 	else if (finish->what == FINISH_RELEASE && permit->prior == PRIOR_FORGOTTEN &&
 			 !permit->written)
 		done = true;
 	else
 	{
 		apply(finish, &rec);
-		done = permit_write(permit, rel, who, &rec);
+		done = permit_write(permit, &store, who, &rec);
 	}
-	table_close(rel, NoLock);
+	store_close(&store);
 	if (!done)
 		refuse_not_yours(finish);
 	permit_settle(permit);
@@ -269,14 +249,15 @@ finish_closed(const Finish *finish, const Record *rec)
 static TimestampTz
 finish_record(Finish *finish)
 {
-	Relation	rel = store_open(true);
+	Store		store;
 	Record		found;
 	Record		rec;
 
+	store_open(&store, true);
 	for (;;)
 	{
 		finish->now = GetCurrentTimestamp();
-		if (store_probe(rel, &finish->call.who, &found) != PROBE_ROW)
+		if (store_probe(&store, &finish->call.who, &found) != PROBE_ROW)
 			refuse_no_claim(finish);
 		if (found.state != RECORD_PROCESSING || found.fence != finish->fence)
 		{
@@ -288,10 +269,10 @@ finish_record(Finish *finish)
 			refuse_not_yours(finish);
 		rec = found;
 		apply(finish, &rec);
-		if (store_update(rel, &found, &rec, true) == STORE_CHANGED)
+		if (store_update(&store, &found, &rec, true) == ROW_CHANGED)
 			break;
 	}
-	table_close(rel, NoLock);
+	store_close(&store);
 	return rec.lease_until;
 }
 
@@ -323,13 +304,26 @@ finish_run(Finish *finish)
 	Permit	   *permit;
 
 	refuse_unless_writable(finish);
-	check_size(finish);
+	call_check_size(&finish->call, finish->outcome,
+					finish->what == FINISH_COMPLETE ? "result" : "error");
 	finish->now = GetCurrentTimestamp();
 	permit = permit_find(&finish->call.who.id);
 	if (permit == NULL || permit->settled_level != 0)
 		return finish_record(finish);
 	finish_permit(finish, permit);
 	return NEVER;
+}
+
+/*
+ * Finish a claim made by the same call.  Raises ID004.
+ */
+void
+finish_claim(const Call *call, int64 fence, bool succeeded, Datum outcome)
+{
+	Finish		finish = {.call = *call,.fence = fence,.outcome = outcome};
+
+	finish.what = succeeded ? FINISH_COMPLETE : FINISH_FAIL;
+	(void) finish_run(&finish);
 }
 
 /*----

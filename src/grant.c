@@ -39,22 +39,34 @@ static const struct
 }			tier_functions[] =
 
 {
+	{TIER_APP, "idem_accept"},
+	{TIER_APP, "idem_cancel"},
 	{TIER_APP, "idem_claim"},
 	{TIER_APP, "idem_complete"},
 	{TIER_APP, "idem_complete_key"},
 	{TIER_APP, "idem_fail"},
 	{TIER_APP, "idem_fail_key"},
+	{TIER_APP, "idem_list"},
+	{TIER_APP, "idem_once"},
+	{TIER_APP, "idem_once_many"},
 	{TIER_APP, "idem_policy"},
 	{TIER_APP, "idem_release"},
 	{TIER_APP, "idem_release_key"},
 	{TIER_APP, "idem_renew"},
 	{TIER_APP, "idem_renew_key"},
+	{TIER_APP, "idem_run"},
 	{TIER_APP, "idem_status"},
 	{TIER_APP, "idem_unsure"},
 	{TIER_APP, "idem_unsure_key"},
+	{TIER_WORKER, "idem_reconcile"},
+	{TIER_WORKER, "idem_resolve"},
+	{TIER_WORKER, "idem_start"},
+	{TIER_WORKER, "idem_start_next"},
+	{TIER_MONITOR, "idem_list"},
 	{TIER_ADMIN, "idem_define"},
 	{TIER_ADMIN, "idem_grant"},
 	{TIER_ADMIN, "idem_purge"},
+	{TIER_ADMIN, "idem_redact"},
 	{TIER_ADMIN, "idem_revoke"},
 };
 
@@ -85,6 +97,9 @@ tier_of(const char *name)
 			 errhint("The tiers are app, worker, monitor and admin.")));
 	return TIER_APP;
 }
+
+/* What says that a role may see all principals; see list.c. */
+static const char *const monitor_views[] = {"idem_unresolved"};
 
 static void
 execute(const char *command)
@@ -123,6 +138,9 @@ change_grants(FunctionCallInfo fcinfo, const char *verb,
 			execute(psprintf("%s EXECUTE ON FUNCTION %s.%s %s %s", verb, schema,
 							 tier_functions[i].function, preposition, role));
 	}
+	for (int i = 0; tier != TIER_APP && i < lengthof(monitor_views); i++)
+		execute(psprintf("%s SELECT ON %s.%s %s %s", verb, schema,
+						 monitor_views[i], preposition, role));
 	SPI_finish();
 	PG_RETURN_VOID();
 }

@@ -189,6 +189,7 @@ extern int64 settings_normalisation_version(Jsonb *normalisation);
 extern int64 interval_microseconds(const Interval *span, const char *what,
 								   const char *operation);
 
+extern Datum json_object_of_text(const char *name, const text *value);
 extern bool json_exceeds(Jsonb *value, int64 max_bytes);
 
 /* policy.c */
@@ -200,7 +201,10 @@ extern Datum policy_shown(const char *operation);
 extern char *principal_resolve(text *principal, const char *operation);
 extern void call_begin(Call *call, text *operation, text *key,
 					   text *principal);
+extern void call_begin_operation(Call *call, text *operation);
 extern void call_check_key(const Call *call);
+extern void call_check_size(const Call *call, Datum outcome, const char *what);
+extern bool policy_permits(const Policy *policy, const Identity *who);
 
 /*----
  * Records.
@@ -258,18 +262,13 @@ typedef enum RowChange
 	ROW_MISSED					/* no longer there as read: look again */
 } RowChange;
 
-extern ProbeResult rows_probe(Relation heap, Oid index_oid,
-							  RegProcedure equal, Datum key,
-							  HeapTuple *tuple, TransactionId *other);
-extern ProbeResult probe_unique(Relation heap, Oid index_oid,
-								RegProcedure equal, Datum key,
-								HeapTuple *tuple, TransactionId *other);
-typedef enum StoreChange
-{
-	STORE_CHANGED,
-	STORE_BUSY,
-	STORE_MISSED
-} StoreChange;
+typedef struct RowLook RowLook;
+
+extern RowLook *rows_look_begin(Relation heap, Oid index_oid,
+								RegProcedure equal);
+extern ProbeResult rows_look(RowLook *look, Datum key, HeapTuple *tuple,
+							 TransactionId *other);
+extern void rows_look_end(RowLook *look);
 extern bool rows_insert(Relation rel, HeapTuple tuple);
 extern RowChange rows_update(Relation rel, const ItemPointerData *tid,
 							 HeapTuple tuple, bool wait);
@@ -291,14 +290,26 @@ extern Relation catalog_open(Table table, LOCKMODE lockmode);
 extern bool catalog_policies_changed(void);
 
 /* store.c */
-extern Relation store_open(bool for_writing);
-extern ProbeResult store_probe(Relation rel, const Identity *who, Record *rec);
-extern bool store_insert(Relation rel, const Record *rec);
-extern StoreChange store_update(Relation rel, const Record *found,
-								const Record *rec, bool wait);
-extern StoreChange store_delete(Relation rel, const Record *found, bool wait);
-extern bool store_needs_normalisation(Relation rel, int64 version);
-extern int64 store_purge(Relation rel, int64 max_records);
+
+/* The record table, open for looking and, if so asked, for writing. */
+typedef struct Store
+{
+	Relation	rel;
+	RowLook    *look;
+} Store;
+
+extern void store_open(Store *store, bool for_writing);
+extern void store_close(Store *store);
+extern ProbeResult store_probe(Store *store, const Identity *who, Record *rec);
+extern ProbeResult store_probe_id(Store *store, const pg_uuid_t *id,
+								  Record *rec);
+extern void identity_of_record(Identity *who, const Record *rec);
+extern bool store_insert(Store *store, const Record *rec);
+extern RowChange store_update(Store *store, const Record *found,
+							  const Record *rec, bool wait);
+extern RowChange store_delete(Store *store, const Record *found, bool wait);
+extern bool store_needs_normalisation(Store *store, int64 version);
+extern int64 store_purge(Store *store, int64 max_records);
 
 /* work.c */
 
@@ -325,6 +336,8 @@ extern bool work_find(const pg_uuid_t *id, Work *work);
 extern RowChange work_update(const Work *found, const Work *work);
 extern void work_visit(const char *operation, char state, TimestampTz due,
 					   WorkVisitor visitor, void *arg);
+
+extern void work_visit_all(WorkVisitor visitor, void *arg);
 
 /* life.c */
 typedef enum Life
@@ -384,12 +397,23 @@ extern bool permit_room(void);
 extern void permit_open(const Record *rec, PermitPrior prior,
 						const Record *found, bool written);
 extern Permit *permit_find(const pg_uuid_t *id);
-extern bool permit_write(const Permit *permit, Relation rel,
+extern bool permit_write(const Permit *permit, Store *store,
 						 const Identity *who, const Record *rec);
-extern bool permit_withdraw(const Permit *permit, Relation rel,
+extern bool permit_withdraw(const Permit *permit, Store *store,
 							const Identity *who);
 extern void permit_settle(Permit *permit);
 extern void permit_mark_repeated(const Identity *who);
+
+/* finish.c */
+extern void finish_claim(const Call *call, int64 fence, bool succeeded,
+						 Datum outcome);
+
+/* status.c */
+extern void status_of_record(const Call *call, const Record *rec,
+							 Answer *answer);
+
+/* retry.c */
+extern int64 backoff_jitter(int32 attempt, int64 base, int64 cap);
 
 /* guc.c */
 extern char *guc_principal;

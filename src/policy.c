@@ -90,12 +90,14 @@ read_row(Table table, RegProcedure equal, Datum key, Relation *rel)
 {
 	HeapTuple	tuple;
 	TransactionId other;
+	RowLook    *look;
+	ProbeResult result;
 
 	*rel = catalog_open(table, AccessShareLock);
-	if (probe_unique(*rel, compat_primary_key_index(*rel), equal, key,
-					 &tuple, &other) != PROBE_ROW)
-		return NULL;
-	return tuple;
+	look = rows_look_begin(*rel, compat_primary_key_index(*rel), equal);
+	result = rows_look(look, key, &tuple, &other);
+	rows_look_end(look);
+	return result == PROBE_ROW ? tuple : NULL;
 }
 
 /*
@@ -353,19 +355,42 @@ bound_principal(const char *setting, const char *operation)
 }
 
 /*
- * Raise 42501 unless the current user has the operation's role.  A role that
- * does not exist is one that nobody has.
+ * Has the current user the operation's role?  One that does not exist is one
+ * that nobody has.
  */
-static void
-check_role(const Policy *policy, const char *operation)
+static bool
+has_role(const Policy *policy)
 {
 	Oid			role;
 
 	if (policy->role == NULL)
-		return;
+		return true;
 	role = get_role_oid(policy->role, true);
-	if (!OidIsValid(role) || !has_privs_of_role(GetUserId(), role))
+	return OidIsValid(role) && has_privs_of_role(GetUserId(), role);
+}
+
+/*
+ * Raise 42501 unless the current user has the operation's role.
+ */
+static void
+check_role(const Policy *policy, const char *operation)
+{
+	if (!has_role(policy))
 		refuse_caller(operation);
+}
+
+/*
+ * Is the current user bound to another principal?
+ */
+static bool
+is_bound_elsewhere(const Policy *policy, const Identity *who)
+{
+	char	   *bound;
+
+	if (policy->principal_setting == NULL)
+		return false;
+	bound = bound_principal(policy->principal_setting, who->operation);
+	return bound == NULL || strcmp(bound, who->principal) != 0;
 }
 
 /*
@@ -376,14 +401,17 @@ static void
 policy_authorise(const Policy *policy, const Identity *who)
 {
 	check_role(policy, who->operation);
-	if (policy->principal_setting)
-	{
-		char	   *bound = bound_principal(policy->principal_setting,
-											who->operation);
+	if (is_bound_elsewhere(policy, who))
+		refuse_caller(who->operation);
+}
 
-		if (bound == NULL || strcmp(bound, who->principal) != 0)
-			refuse_caller(who->operation);
-	}
+/*
+ * May the current user use the operation for that principal?
+ */
+bool
+policy_permits(const Policy *policy, const Identity *who)
+{
+	return has_role(policy) && !is_bound_elsewhere(policy, who);
 }
 
 /*
@@ -441,6 +469,36 @@ call_begin(Call *call, text *operation, text *key, text *principal)
 	identity_derive(&call->who);
 	call->policy = policy_get(call->who.operation);
 	policy_authorise(call->policy, &call->who);
+}
+
+/*
+ * Start a call about an operation, whosever its keys.  Raises 22023 and 42501.
+ */
+void
+call_begin_operation(Call *call, text *operation)
+{
+	call->who.operation = require_text(operation, "operation", NULL);
+	identity_check_text(call->who.operation, "operation");
+	call->policy = policy_get(call->who.operation);
+	check_role(call->policy, call->who.operation);
+}
+
+/*
+ * Raise ID004 if an outcome, (Datum) 0 if there is none, is larger than the
+ * operation allows.  what names it for the user.
+ */
+void
+call_check_size(const Call *call, Datum outcome, const char *what)
+{
+	int64		limit = call->policy->max_result_bytes;
+
+	if (outcome == (Datum) 0 || !json_exceeds(DatumGetJsonbP(outcome), limit))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_IDEM_RESULT_TOO_LARGE),
+			 errmsg("the %s of operation \"%s\" (id %s) is larger than " INT64_FORMAT " bytes",
+					what, call->who.operation, id_text(&call->who.id), limit),
+			 errhint("Nothing has changed: the claim is still open. Store the large part in a table of yours and record a reference, or raise setting \"max_result_bytes\".")));
 }
 
 /*

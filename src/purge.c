@@ -29,7 +29,7 @@ PG_FUNCTION_INFO_V1(idem_purge);
  * once a day at most, and only when there is nothing else to purge.
  */
 static void
-purge_normalisations(Relation rel)
+purge_normalisations(Store *store)
 {
 	Oid			types[1] = {INT8OID};
 	Datum		values[1];
@@ -47,7 +47,7 @@ purge_normalisations(Relation rel)
 	for (uint64 i = 0; i < n; i++)
 	{
 		values[0] = SPI_getbinval(due->vals[i], due->tupdesc, 1, &isnull);
-		if (store_needs_normalisation(rel, DatumGetInt64(values[0])))
+		if (store_needs_normalisation(store, DatumGetInt64(values[0])))
 			SPI_execute_with_args("UPDATE idempotency_internal.normalisation"
 								  " SET check_after = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 day'"
 								  " WHERE version OPERATOR(pg_catalog.=) $1",
@@ -68,7 +68,7 @@ Datum
 idem_purge(PG_FUNCTION_ARGS)
 {
 	int64		max_records = PG_ARGISNULL(0) ? guc_purge_batch : PG_GETARG_INT64(0);
-	Relation	rel;
+	Store		store;
 	int64		removed;
 
 	if (max_records <= 0)
@@ -86,10 +86,10 @@ idem_purge(PG_FUNCTION_ARGS)
 				(errmsg("nothing was purged: settings are being changed by another transaction")));
 		PG_RETURN_INT64(0);
 	}
-	rel = store_open(true);
-	removed = store_purge(rel, max_records);
+	store_open(&store, true);
+	removed = store_purge(&store, max_records);
 	if (removed == 0)
-		purge_normalisations(rel);
-	table_close(rel, NoLock);
+		purge_normalisations(&store);
+	store_close(&store);
 	PG_RETURN_INT64(removed);
 }

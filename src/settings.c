@@ -126,6 +126,31 @@ interval_microseconds(const Interval *span, const char *what,
 }
 
 /*
+ * An object with one member, a string or null.
+ */
+Datum
+json_object_of_text(const char *name, const text *value)
+{
+	JsonbParseState *state = NULL;
+	JsonbValue	item;
+
+	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	item.type = jbvString;
+	item.val.string.val = unconstify(char *, name);
+	item.val.string.len = strlen(name);
+	pushJsonbValue(&state, WJB_KEY, &item);
+	item.type = jbvNull;
+	if (value)
+	{
+		item.type = jbvString;
+		item.val.string.val = (char *) VARDATA_ANY(value);
+		item.val.string.len = VARSIZE_ANY_EXHDR(value);
+	}
+	pushJsonbValue(&state, WJB_VALUE, &item);
+	return JsonbPGetDatum(JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL)));
+}
+
+/*
  * Is a value longer than that many bytes of (canonical) text?
  */
 bool

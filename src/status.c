@@ -43,12 +43,12 @@ typedef struct Status
  * Look.  False if what was seen has changed meanwhile: look again.
  */
 static bool
-look(Status *status, Relation rel)
+look(Status *status, Store *store)
 {
 	const Identity *who = &status->call.who;
 
 	status->held = !RecoveryInProgress() && permit_holder(&who->id, &status->holder);
-	status->found = store_probe(rel, who, &status->rec);
+	status->found = store_probe(store, who, &status->rec);
 	status->now = GetCurrentTimestamp();
 	status->life = status->found != PROBE_ROW ? LIFE_FORGOTTEN :
 		life_of(&status->rec, &status->call, status->now);
@@ -143,6 +143,34 @@ tell_record(const Status *status, Answer *answer)
 }
 
 /*
+ * Say what was seen.
+ */
+static void
+tell(const Status *status, Answer *answer)
+{
+	if (status->held && is_claimable(status->life))
+		tell_held(status, answer);
+	else if (status->life == LIFE_FORGOTTEN || status->life == LIFE_RELEASED)
+		tell_nothing(status, answer);
+	else
+		tell_record(status, answer);
+}
+
+/*
+ * What is on record, as idem_status says it when nobody has it in hand.
+ */
+void
+status_of_record(const Call *call, const Record *rec, Answer *answer)
+{
+	Status		status = {.call = *call,.now = GetCurrentTimestamp(),
+	.found = PROBE_ROW,.rec = *rec};
+
+	answer_init(answer, &call->who);
+	status.life = life_of(rec, call, status.now);
+	tell(&status, answer);
+}
+
+/*
  * idem_status(operation, key, principal)
  */
 Datum
@@ -150,7 +178,7 @@ idem_status(PG_FUNCTION_ARGS)
 {
 	Status		status = {0};
 	Answer		answer;
-	Relation	rel;
+	Store		store;
 	const Permit *permit;
 
 	call_begin(&status.call, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
@@ -166,17 +194,12 @@ idem_status(PG_FUNCTION_ARGS)
 		return answer_datum(fcinfo, &answer);
 	}
 
-	rel = store_open(false);
-	while (!look(&status, rel))
+	store_open(&store, false);
+	while (!look(&status, &store))
 		CHECK_FOR_INTERRUPTS();
-	table_close(rel, NoLock);
+	store_close(&store);
 
-	if (status.held && is_claimable(status.life))
-		tell_held(&status, &answer);
-	else if (status.life == LIFE_FORGOTTEN || status.life == LIFE_RELEASED)
-		tell_nothing(&status, &answer);
-	else
-		tell_record(&status, &answer);
+	tell(&status, &answer);
 	return answer_datum(fcinfo, &answer);
 }
 

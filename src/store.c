@@ -37,18 +37,10 @@
  * A purge may delete a forgotten record that is being taken over; the taker
  * inserts instead (permit_write).
  *
- * What the executor would do
- * --------------------------
- * No query plan stands between us and the table, so: callers refuse read-only
- * transactions, recovery and parallel mode; catalog.c refuses tables with
- * triggers or partitions; privileges are those of the SQL functions; indexes
- * are maintained by ExecInsertIndexTuples, all of them, and only our primary
- * key is an arbiter: a unique index somebody added raises 23505 like anywhere;
- * a command ends with CommandCounterIncrement, so that claim and completion
- * can be one statement.  The table lock is kept to the end of the transaction,
- * so nobody rewrites or drops the table under an open claim.
+ * The table lock is kept to the end of the transaction, so nobody rewrites or
+ * drops the table under an open claim.
  *
- * No look-up here takes an SSI lock (see probe.c), and inserts check only for
+ * No look-up here takes an SSI lock (see rows.c), and inserts check only for
  * those of others on our tables, of which there are none: calls on unrelated
  * keys cannot cause each other a 40001.
  *
@@ -61,8 +53,6 @@
 #include "access/relscan.h"
 #include "access/table.h"
 #include "access/tableam.h"
-#include "access/xact.h"
-#include "executor/executor.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -98,11 +88,23 @@ enum
 /*
  * Open the record table for reading, or for claims and changes.
  */
-Relation
-store_open(bool for_writing)
+void
+store_open(Store *store, bool for_writing)
 {
-	return catalog_open(TABLE_RECORD,
-						for_writing ? RowExclusiveLock : AccessShareLock);
+	store->rel = catalog_open(TABLE_RECORD,
+							  for_writing ? RowExclusiveLock : AccessShareLock);
+	store->look = rows_look_begin(store->rel,
+								  compat_primary_key_index(store->rel), F_UUID_EQ);
+}
+
+/*
+ * Close it; locks are kept to the end of the transaction.
+ */
+void
+store_close(Store *store)
+{
+	rows_look_end(store->look);
+	table_close(store->rel, NoLock);
 }
 
 /*
@@ -240,66 +242,48 @@ check_texts(const Record *rec, const Identity *who)
 }
 
 /*
- * Look for the record of an identity as it is now.  PROBE_ROW fills rec in
- * memory of the current context; otherwise only rec->changer is set, to the
- * open transaction of PROBE_IN_FLIGHT.  Raises ID099.
+ * Look for the record of an id as it is now.  PROBE_ROW fills rec in memory of
+ * the current context; otherwise only rec->changer is set, to the open
+ * transaction of PROBE_IN_FLIGHT.
  */
 ProbeResult
-store_probe(Relation rel, const Identity *who, Record *rec)
+store_probe_id(Store *store, const pg_uuid_t *id, Record *rec)
 {
 	HeapTuple	tuple;
 	TransactionId other;
-	ProbeResult result = probe_unique(rel, compat_primary_key_index(rel),
-									  F_UUID_EQ, UUIDPGetDatum(&who->id),
-									  &tuple, &other);
+	ProbeResult result = rows_look(store->look, UUIDPGetDatum(id), &tuple,
+								   &other);
 
 	if (result == PROBE_ROW)
-	{
-		record_from_tuple(rel, tuple, rec);
-		check_texts(rec, who);
-	}
+		record_from_tuple(store->rel, tuple, rec);
 	rec->changer = other;
 	return result;
 }
 
-/* What executor routines want beside the tuple. */
-typedef struct Writer
+/*
+ * The same for an identity, whose texts are compared.  Raises ID099.
+ */
+ProbeResult
+store_probe(Store *store, const Identity *who, Record *rec)
 {
-	EState	   *estate;
-	ResultRelInfo *rri;
-	TupleTableSlot *slot;
-} Writer;
+	ProbeResult result = store_probe_id(store, &who->id, rec);
 
-static void
-writer_begin(Writer *writer, Relation rel, const Record *rec)
-{
-	writer->estate = CreateExecutorState();
-	writer->rri = makeNode(ResultRelInfo);
-	InitResultRelInfo(writer->rri, rel, 0, NULL, 0);
-	ExecOpenIndices(writer->rri, false);
-	writer->slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
-											&TTSOpsHeapTuple);
-	ExecStoreHeapTuple(tuple_from_record(rel, rec), writer->slot, true);
-	writer->slot->tts_tableOid = RelationGetRelid(rel);
-}
-
-static void
-writer_end(Writer *writer)
-{
-	ExecDropSingleTupleTableSlot(writer->slot);
-	ExecCloseIndices(writer->rri);
-	FreeExecutorState(writer->estate);
-	CommandCounterIncrement();
+	if (result == PROBE_ROW)
+		check_texts(rec, who);
+	return result;
 }
 
 /*
- * Delete the row this command has just inserted.
+ * Whose record it is.
  */
-static void
-take_back(Relation rel, ItemPointer tid)
+void
+identity_of_record(Identity *who, const Record *rec)
 {
-	CommandCounterIncrement();
-	simple_table_tuple_delete(rel, tid, GetActiveSnapshot());
+	who->principal = text_to_cstring(rec->principal);
+	who->operation = text_to_cstring(rec->operation);
+	who->key = text_to_cstring(rec->key);
+	who->id = rec->id;
+	identity_read_key_time(who);
 }
 
 /*
@@ -308,89 +292,37 @@ take_back(Relation rel, ItemPointer tid)
  * the lock of the id.
  */
 bool
-store_insert(Relation rel, const Record *rec)
+store_insert(Store *store, const Record *rec)
 {
-	List	   *arbiters = list_make1_oid(compat_primary_key_index(rel));
-	bool		conflict = false;
-	Writer		writer;
-
-	writer_begin(&writer, rel, rec);
-	table_tuple_insert(rel, writer.slot, GetCurrentCommandId(true), 0, NULL);
-	compat_insert_index_tuples(writer.rri, writer.slot, writer.estate, true,
-							   &conflict, arbiters, false);
-	if (conflict)
-		take_back(rel, &writer.slot->tts_tid);
-	writer_end(&writer);
-	return !conflict;
-}
-
-/*
- * What became of an attempt to change a version.
- */
-static StoreChange
-change_of(TM_Result result, const Record *found)
-{
-	switch (result)
-	{
-		case TM_Ok:
-			return STORE_CHANGED;
-		case TM_BeingModified:
-		case TM_WouldBlock:
-			return STORE_BUSY;
-		case TM_Updated:
-		case TM_Deleted:
-		case TM_Invisible:
-			return STORE_MISSED;
-		case TM_SelfModified:
-			break;
-	}
-	elog(ERROR, "record %s was changed by this very command", id_text(&found->id));
-	return STORE_MISSED;
+	if (!rows_insert(store->rel, tuple_from_record(store->rel, rec)))
+		return false;
+	work_follow(NULL, rec);
+	return true;
 }
 
 /*
  * Replace the version found by rec.  With wait, waits for another transaction
- * that is changing it; without, STORE_BUSY.
+ * that is changing it.
  */
-StoreChange
-store_update(Relation rel, const Record *found, const Record *rec, bool wait)
+RowChange
+store_update(Store *store, const Record *found, const Record *rec, bool wait)
 {
-	ItemPointerData tid = found->tid;
-	bool		insert_indexes;
-	bool		only_summarizing;
-	StoreChange change;
-	TM_FailureData tmfd;
-	Writer		writer;
+	RowChange	change = rows_update(store->rel, &found->tid,
+									 tuple_from_record(store->rel, rec), wait);
 
-	writer_begin(&writer, rel, rec);
-	change = change_of(compat_table_tuple_update(rel, &tid, writer.slot,
-												 GetCurrentCommandId(true), wait,
-												 &tmfd, &insert_indexes,
-												 &only_summarizing),
-					   found);
-	if (change == STORE_CHANGED && insert_indexes)
-		compat_insert_index_tuples(writer.rri, writer.slot, writer.estate, false,
-								   NULL, NIL, only_summarizing);
-	writer_end(&writer);
+	if (change == ROW_CHANGED)
+		work_follow(found, rec);
 	return change;
 }
 
 /*
- * Delete the version found; waits like store_update.
+ * Delete the version found, which is not in the work list; waits like
+ * store_update.
  */
-StoreChange
-store_delete(Relation rel, const Record *found, bool wait)
+RowChange
+store_delete(Store *store, const Record *found, bool wait)
 {
-	ItemPointerData tid = found->tid;
-	TM_FailureData tmfd;
-	StoreChange change;
-
-	change = change_of(table_tuple_delete(rel, &tid, GetCurrentCommandId(true),
-										  InvalidSnapshot, InvalidSnapshot,
-										  wait, &tmfd, false),
-					   found);
-	CommandCounterIncrement();
-	return change;
+	return rows_delete(store->rel, &found->tid, wait);
 }
 
 /*
@@ -401,9 +333,7 @@ is_purgeable(const Record *rec, TimestampTz now)
 {
 	Call		call;
 
-	call.who.operation = text_to_cstring(rec->operation);
-	call.who.key = text_to_cstring(rec->key);
-	identity_read_key_time(&call.who);
+	identity_of_record(&call.who, rec);
 	call.policy = policy_get(call.who.operation);
 	return life_of(rec, &call, now) == LIFE_FORGOTTEN;
 }
@@ -439,8 +369,9 @@ open_forget_index(Relation rel, LOCKMODE lockmode)
  * transaction is working on are left alone.  Returns how many.
  */
 int64
-store_purge(Relation rel, int64 max_records)
+store_purge(Store *store, int64 max_records)
 {
+	Relation	rel = store->rel;
 	Relation	index = open_forget_index(rel, AccessShareLock);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
@@ -468,7 +399,7 @@ store_purge(Relation rel, int64 max_records)
 		if (!TransactionIdIsValid(dirty.xmin) &&
 			!TransactionIdIsValid(dirty.xmax) &&
 			is_purgeable(&rec, now) &&
-			store_delete(rel, &rec, false) == STORE_CHANGED)
+			store_delete(store, &rec, false) == ROW_CHANGED)
 			removed++;
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
@@ -485,15 +416,15 @@ store_purge(Relation rel, int64 max_records)
  * normalisation settings?  Reads the whole table.
  */
 bool
-store_needs_normalisation(Relation rel, int64 version)
+store_needs_normalisation(Store *store, int64 version)
 {
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TupleTableSlot *slot = table_slot_create(store->rel, NULL);
 	bool		needed = false;
 	SnapshotData dirty;
 	TableScanDesc scan;
 
 	InitDirtySnapshot(dirty);
-	scan = table_beginscan(rel, &dirty, 0, NULL);
+	scan = table_beginscan(store->rel, &dirty, 0, NULL);
 	while (!needed && table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
 		bool		isnull;

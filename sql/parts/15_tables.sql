@@ -55,3 +55,21 @@ CREATE TABLE idempotency_internal.normalisation (
 COMMENT ON TABLE idempotency_internal.normalisation IS
 	'every set of normalisation settings records may have been hashed under; version is derived from the settings; check_after is null for those in force, else when to look whether a record still needs them';
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.normalisation', '');
+
+-- The short list of records that are accepted, leased or unknown: what
+-- idem_list, idem_start_next and idem_reconcile look through.  It follows the
+-- records in the same transaction; an atomic claim never touches it.
+CREATE TABLE idempotency_internal.open_work (
+	id uuid NOT NULL,
+	since timestamptz NOT NULL,
+	due_at timestamptz,
+	fence bigint,
+	tries integer NOT NULL,
+	state "char" NOT NULL,
+	operation text COLLATE "C" NOT NULL,
+	CONSTRAINT open_work_pkey PRIMARY KEY (id)
+) USING heap;
+COMMENT ON TABLE idempotency_internal.open_work IS
+	'records that are accepted (state a) or leased (p); due_at is when it was accepted, or when its lease or the pause between two reconcilers ends; null once reconcilers have given up';
+CREATE INDEX open_work_due_at_idx ON idempotency_internal.open_work (state, operation, due_at);
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.open_work', '');

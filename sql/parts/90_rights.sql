@@ -2,6 +2,17 @@
 -- What is left to everybody computes from its arguments alone.
 
 REVOKE ALL ON FUNCTION
+	idem_accept(text, text, jsonb, text, bytea),
+	idem_cancel(text, text, text, text),
+	idem_list(text, text, integer),
+	idem_once(text, text, text),
+	idem_once_many(text, text[], text),
+	idem_reconcile(text, integer, interval),
+	idem_redact(text, text, text),
+	idem_resolve(text, text, text, jsonb, text, bigint),
+	idem_run(text, text, jsonb, regprocedure, text),
+	idem_start(text, text, interval, text, text),
+	idem_start_next(text, integer, interval, text),
 	idem_claim(text, text, jsonb, text, interval, interval, text, bytea),
 	idem_complete(idem_answer, jsonb),
 	idem_complete_key(text, text, bigint, jsonb, text),

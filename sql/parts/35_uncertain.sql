@@ -1,0 +1,102 @@
+-- Work that is accepted, done at once, run, not known, or not to be done.
+
+CREATE FUNCTION idem_accept(operation text, key text, params jsonb DEFAULT NULL, principal text DEFAULT NULL, fingerprint bytea DEFAULT NULL)
+RETURNS idem_answer
+AS 'MODULE_PATHNAME', 'idem_accept' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_accept(text, text, jsonb, text, bytea) IS
+'Registers work that a worker starts later with idem_start or idem_start_next. Arguments as in idem_claim. '
+'Returns, to the first, verdict execute with state accepted: enqueue it in this transaction; no fence yet. Repeats get what idem_claim would answer, in_progress with state accepted until it is started. '
+'Raises 22023 (bad argument), 42501, 25006, 40001, 54001, ID099.';
+
+CREATE FUNCTION idem_start(operation text, key text, lease interval DEFAULT NULL, principal text DEFAULT NULL, owner text DEFAULT NULL)
+RETURNS idem_answer
+AS 'MODULE_PATHNAME', 'idem_start' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_start(text, text, interval, text, text) IS
+'Starts accepted work. lease: as in idem_claim; without one it starts atomically, and a rollback makes it accepted again. owner: names the worker. '
+'Returns verdict execute with attempt and fence, or what idem_claim would answer without looking at params. '
+'Raises ID001 (nothing on record), 22023, 42501, 25006, 40001, ID099.';
+
+CREATE FUNCTION idem_start_next(operation text, max_records integer DEFAULT 1, lease interval DEFAULT NULL, owner text DEFAULT NULL)
+RETURNS SETOF idem_answer
+AS 'MODULE_PATHNAME', 'idem_start_next' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_start_next(text, integer, interval, text) IS
+'Starts up to max_records accepted records of an operation, longest accepted first, skipping those other sessions have in hand and those of principals the caller is not permitted. lease, owner: as in idem_start. '
+'Returns an answer with verdict execute for each; none when there is nothing to do. Raises 22023, 42501, 25006, 40001.';
+
+CREATE FUNCTION idem_once(operation text, key text, principal text DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'idem_once' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_once(text, text, text) IS
+'Claim and completion in one write: is this key seen for the first time? The first line of a consumer, in the transaction of what it does. '
+'Returns true exactly once; false if it was committed earlier or done earlier in this transaction. Waits for a key that is held or undecided up to the policy''s wait. '
+'Raises 55P03 (still held or undecided), ID013 (too late to tell), 22023, 42501, 25006, 40001, ID099.';
+
+CREATE FUNCTION idem_once_many(operation text, keys text[], principal text DEFAULT NULL)
+RETURNS SETOF text
+AS 'MODULE_PATHNAME', 'idem_once_many' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_once_many(text, text[], text) IS
+'idem_once for a batch: one batch per transaction cannot deadlock with another. keys: no nulls; a repeated one counts once. '
+'Returns the keys seen for the first time, in the order given. Raises what idem_once raises.';
+
+CREATE FUNCTION idem_run(operation text, key text, params jsonb, func regprocedure, principal text DEFAULT NULL)
+RETURNS idem_answer
+AS 'MODULE_PATHNAME', 'idem_run' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_run(text, text, jsonb, regprocedure, text) IS
+'Claims atomically, calls func(params) with the caller''s rights, and completes with what it returns. func: a plain function that takes one jsonb and returns jsonb; the caller needs EXECUTE on it. '
+'Returns verdict execute with state succeeded and the result, or with state failed and {sqlstate, message, detail, hint} if it raised P0001, class 22, 23, 44 or a class of your own; else what idem_claim would answer. '
+'Every other error is raised again and nothing is recorded. Raises 22023, 42501, 42883, 25006, 40001, ID004, ID099, and what func raises.';
+
+CREATE FUNCTION idem_cancel(operation text, key text, principal text DEFAULT NULL, reason text DEFAULT NULL)
+RETURNS idem_answer
+AS 'MODULE_PATHNAME', 'idem_cancel' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_cancel(text, text, text, text) IS
+'Makes sure that a lost first try can no longer act: a key never seen, accepted or retryably failed is recorded as failed for good with {cancelled: reason}, whatever its params. '
+'Returns verdict replay, state failed and that error, also the first time; anything else on record is answered and left as it is. Only the answer failed with cancelled proves it. '
+'Raises 22023, 42501, 25006, 40001, ID099.';
+
+CREATE FUNCTION idem_list(principal text DEFAULT NULL, operation text DEFAULT NULL, max_records integer DEFAULT 100)
+RETURNS SETOF idem_answer
+AS 'MODULE_PATHNAME', 'idem_list' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_list(text, text, integer) IS
+'What is not finished: accepted, processing (with a lease) and unknown records, oldest first. principal: NULL takes the setting idempotency.principal; if that is empty too, workers, monitors and admins see all principals. operation: NULL means all. '
+'Returns answers as idem_status gives them. Raises 22023 (no principal, max_records below 1), 42501.';
+
+CREATE FUNCTION idem_reconcile(operation text DEFAULT NULL, max_records integer DEFAULT 1, lease interval DEFAULT '1 min')
+RETURNS SETOF idem_answer
+AS 'MODULE_PATHNAME', 'idem_reconcile' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_reconcile(text, integer, interval) IS
+'Hands out unknown records to one reconciler at a time, oldest first, 256 at most in one call. lease: how long nobody else gets them; a growing pause follows. After reconcile_attempts tries a record is left to a person, in idem_unresolved. '
+'Returns answers with verdict unknown whose fence is the reconciler''s own, for idem_resolve only. Raises 22023, 42501, 25006.';
+
+CREATE FUNCTION idem_resolve(operation text, key text, outcome text, detail jsonb DEFAULT NULL, principal text DEFAULT NULL, fence bigint DEFAULT NULL)
+RETURNS idem_answer
+AS 'MODULE_PATHNAME', 'idem_resolve' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_resolve(text, text, text, jsonb, text, bigint) IS
+'Records what was found out about an unknown outcome. outcome: succeeded (detail is the result), failed (detail is the error) or not_executed (the key may execute again). fence: the reconciler''s, from idem_reconcile; NULL means a person decides. '
+'Returns what idem_status says from now on. Raises ID002 (not unknown now, or another reconciler has it), ID004 (detail too large), 22023, 42501, 25006.';
+
+CREATE FUNCTION idem_redact(operation text, key text, principal text DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME', 'idem_redact' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_redact(text, text, text) IS
+'Empties result and error of a record and keeps the rest: later claims replay with NULL, and never execute. '
+'Returns nothing. Raises ID001 (nothing on record), 22023, 42501, 25006.';
+
+CREATE FUNCTION idem_backoff(attempt integer, base interval DEFAULT '100 ms', cap interval DEFAULT '30 s')
+RETURNS interval
+AS 'MODULE_PATHNAME', 'idem_backoff' LANGUAGE C VOLATILE PARALLEL SAFE;
+COMMENT ON FUNCTION idem_backoff(integer, interval, interval) IS
+'How long to wait before a retry, with full jitter. attempt: from 0. Returns an interval uniform between 0 and the smaller of cap and base times 2 to the power of attempt. Raises 22023 (NULL, negative, or months).';
+
+-- What reconcilers have given up, for a person.  Read by monitors, workers and
+-- admins; that they may is also what lets them list all principals.
+CREATE VIEW idem_unresolved AS
+	SELECT r.id, r.principal, r.operation, r.key, r.attempt, r.owner, w.tries,
+		r.claimed_at, r.lease_until AS unknown_since, r.error AS detail
+	FROM idempotency_internal.open_work w
+	JOIN idempotency_internal.record r ON r.id OPERATOR(pg_catalog.=) w.id
+	WHERE w.due_at IS NULL
+		AND r.state OPERATOR(pg_catalog.=) 'p'
+		AND r.lease_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp();
+COMMENT ON VIEW idem_unresolved IS
+	'records whose outcome is unknown and that reconcilers have given up after reconcile_attempts tries: a person has to find out, and call idem_resolve';

@@ -1,0 +1,296 @@
+/*-------------------------------------------------------------------------
+ *
+ * rows.c
+ *	  Rows of our tables, found and written without a query plan.
+ *
+ * Finding
+ * -------
+ * A row is looked up by a unique index as it is now, whoever is writing it.
+ * A dirty snapshot shows rows not yet committed beside the last committed
+ * ones, says whose they are, and takes no SSI locks: a look-up can neither
+ * miss what a transaction snapshot is too old for nor cause a 40001.
+ *
+ * The price is that the look-up is not one instant.  A row that is moved to
+ * another index entry and committed while the scan stands between the two may
+ * show none of its versions, or both.  Both are told apart from the truth:
+ *
+ * - two settled versions of one key cannot exist at an instant, so the scan is
+ *	 repeated;
+ * - no version at all although the index had entries for the key may be such a
+ *	 move, so the scan is repeated once.  It would take a second move within
+ *	 the few microseconds of the second scan to be wrong again, and then the
+ *	 unique index still refuses the insert that would follow.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/relscan.h"
+#include "access/skey.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "idempotency.h"
+
+typedef struct Sighting
+{
+	bool		entries;		/* the index had entries for the key */
+	int			settled;		/* versions committed or our own */
+	HeapTuple	tuple;			/* the last of those */
+	TransactionId other;		/* an open transaction of others on the key */
+} Sighting;
+
+/*
+ * One pass over the versions of a key.  The scan must be positioned by the
+ * caller; dirty is its snapshot.
+ */
+static void
+probe_pass(IndexScanDesc scan, SnapshotData *dirty, TupleTableSlot *slot,
+		   Sighting *seen)
+{
+	memset(seen, 0, sizeof(*seen));
+	for (;;)
+	{
+		if (!scan->xs_heap_continue)
+		{
+			if (index_getnext_tid(scan, ForwardScanDirection) == NULL)
+				break;
+			seen->entries = true;
+		}
+		if (!index_fetch_heap(scan, slot))
+			continue;
+
+		if (TransactionIdIsValid(dirty->xmin))
+			seen->other = dirty->xmin;
+		else
+		{
+			seen->tuple = ExecCopySlotHeapTuple(slot);
+			seen->settled++;
+			if (TransactionIdIsValid(dirty->xmax))
+				seen->other = dirty->xmax;
+		}
+	}
+}
+
+/* A unique index kept open between look-ups. */
+struct RowLook
+{
+	Relation	index;
+	RegProcedure equal;
+	TupleTableSlot *slot;
+	SnapshotData dirty;
+	IndexScanDesc scan;
+};
+
+/*
+ * Get ready to look rows up by a unique index on one column, compared by the
+ * function equal under collation "C".  The caller holds a lock on heap until
+ * rows_look_end().
+ */
+RowLook *
+rows_look_begin(Relation heap, Oid index_oid, RegProcedure equal)
+{
+	RowLook    *look = palloc(sizeof(RowLook));
+
+	look->index = index_open(index_oid, AccessShareLock);
+	look->equal = equal;
+	look->slot = table_slot_create(heap, NULL);
+	InitDirtySnapshot(look->dirty);
+	look->scan = compat_index_beginscan(heap, look->index, &look->dirty, 1, 0);
+	return look;
+}
+
+/*
+ * Find the row with this key.
+ *
+ * PROBE_ROW: *tuple is a copy, made in the current memory context, of the last
+ * committed version or our own; *other is valid if another open transaction is
+ * changing it.  PROBE_IN_FLIGHT: there are only versions of another open
+ * transaction, *other.  Nothing stays pinned.
+ */
+ProbeResult
+rows_look(RowLook *look, Datum key, HeapTuple *tuple, TransactionId *other)
+{
+	bool		repeated = false;
+	ScanKeyData skey;
+	Sighting	seen;
+
+	ScanKeyInit(&skey, 1, BTEqualStrategyNumber, look->equal, key);
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		index_rescan(look->scan, &skey, 1, NULL, 0);
+		probe_pass(look->scan, &look->dirty, look->slot, &seen);
+		if (seen.settled > 1)
+			continue;
+		if (seen.settled == 0 && seen.entries && !repeated &&
+			!TransactionIdIsValid(seen.other))
+		{
+			repeated = true;
+			continue;
+		}
+		break;
+	}
+	ExecClearTuple(look->slot);
+	table_index_fetch_reset(look->scan->xs_heapfetch);
+
+	*tuple = seen.tuple;
+	*other = seen.other;
+	if (seen.settled == 1)
+		return PROBE_ROW;
+	return TransactionIdIsValid(seen.other) ? PROBE_IN_FLIGHT : PROBE_NOTHING;
+}
+
+/*
+ * Close it; the lock on the index is kept to the end of the transaction.
+ */
+void
+rows_look_end(RowLook *look)
+{
+	index_endscan(look->scan);
+	ExecDropSingleTupleTableSlot(look->slot);
+	index_close(look->index, NoLock);
+	pfree(look);
+}
+
+/* What executor routines want beside the tuple. */
+typedef struct Writer
+{
+	EState	   *estate;
+	ResultRelInfo *rri;
+	TupleTableSlot *slot;
+} Writer;
+
+/*
+ * Get ready to write; the tuple is freed at the end.
+ */
+static void
+writer_begin(Writer *writer, Relation rel, HeapTuple tuple)
+{
+	writer->estate = CreateExecutorState();
+	writer->rri = makeNode(ResultRelInfo);
+	InitResultRelInfo(writer->rri, rel, 0, NULL, 0);
+	ExecOpenIndices(writer->rri, false);
+	writer->slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+											&TTSOpsHeapTuple);
+	ExecStoreHeapTuple(tuple, writer->slot, true);
+	writer->slot->tts_tableOid = RelationGetRelid(rel);
+}
+
+static void
+writer_end(Writer *writer)
+{
+	ExecDropSingleTupleTableSlot(writer->slot);
+	ExecCloseIndices(writer->rri);
+	FreeExecutorState(writer->estate);
+	CommandCounterIncrement();
+}
+
+/*
+ * Delete the row this command has just inserted.
+ */
+static void
+take_back(Relation rel, ItemPointer tid)
+{
+	CommandCounterIncrement();
+	simple_table_tuple_delete(rel, tid, InvalidSnapshot);
+}
+
+/*
+ * Insert a row.  False if the primary key already has one with that key from
+ * anybody, committed or not; nothing is inserted then, and nobody is waited
+ * for.  Another unique index raises 23505 as it would for SQL.
+ */
+bool
+rows_insert(Relation rel, HeapTuple tuple)
+{
+	List	   *arbiters = list_make1_oid(compat_primary_key_index(rel));
+	bool		conflict = false;
+	Writer		writer;
+
+	writer_begin(&writer, rel, tuple);
+	table_tuple_insert(rel, writer.slot, GetCurrentCommandId(true), 0, NULL);
+	compat_insert_index_tuples(writer.rri, writer.slot, writer.estate, true,
+							   &conflict, arbiters, false);
+	if (conflict)
+		take_back(rel, &writer.slot->tts_tid);
+	writer_end(&writer);
+	return !conflict;
+}
+
+/*
+ * What became of an attempt to change a version.
+ */
+static RowChange
+change_of(TM_Result result, Relation rel)
+{
+	switch (result)
+	{
+		case TM_Ok:
+			return ROW_CHANGED;
+		case TM_BeingModified:
+		case TM_WouldBlock:
+			return ROW_BUSY;
+		case TM_Updated:
+		case TM_Deleted:
+		case TM_Invisible:
+			return ROW_MISSED;
+		case TM_SelfModified:
+			break;
+	}
+	elog(ERROR, "row of table \"%s\" was changed by this very command",
+		 RelationGetRelationName(rel));
+	return ROW_MISSED;
+}
+
+/*
+ * Replace the version at tid.  With wait, waits for another transaction that
+ * is changing it; without, ROW_BUSY.
+ */
+RowChange
+rows_update(Relation rel, const ItemPointerData *tid, HeapTuple tuple, bool wait)
+{
+	ItemPointerData old = *tid;
+	bool		insert_indexes;
+	bool		only_summarizing;
+	RowChange	change;
+	TM_FailureData tmfd;
+	Writer		writer;
+
+	writer_begin(&writer, rel, tuple);
+	change = change_of(compat_table_tuple_update(rel, &old, writer.slot,
+												 GetCurrentCommandId(true), wait,
+												 &tmfd, &insert_indexes,
+												 &only_summarizing),
+					   rel);
+	if (change == ROW_CHANGED && insert_indexes)
+		compat_insert_index_tuples(writer.rri, writer.slot, writer.estate, false,
+								   NULL, NIL, only_summarizing);
+	writer_end(&writer);
+	return change;
+}
+
+/*
+ * Delete the version at tid; waits like rows_update.
+ */
+RowChange
+rows_delete(Relation rel, const ItemPointerData *tid, bool wait)
+{
+	ItemPointerData old = *tid;
+	TM_FailureData tmfd;
+	RowChange	change;
+
+	change = change_of(table_tuple_delete(rel, &old, GetCurrentCommandId(true),
+										  InvalidSnapshot, InvalidSnapshot,
+										  wait, &tmfd, false),
+					   rel);
+	CommandCounterIncrement();
+	return change;
+}
