@@ -17,6 +17,7 @@
 #include "postgres.h"
 
 #include "canonical_parts.h"
+#include "compat.h"
 #include "json_text.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"

@@ -23,6 +23,9 @@
 #include "json_text.h"
 #include "miscadmin.h"
 
+/* Bytes of a string read at a time. */
+#define PORTION 65536
+
 static bool parse_value(JsonText *json);
 
 /*
@@ -179,6 +182,31 @@ parse_escape(JsonText *json, uint32 *to)
 }
 
 /*
+ * Read bytes of a string that stand for themselves and put them at *to; of
+ * very many only some, so that interrupts are answered in between.
+ */
+static void
+parse_plain(JsonText *json, uint32 *to)
+{
+	uint32		begin = json->at;
+	uint32		end = begin;
+
+	CHECK_FOR_INTERRUPTS();
+	while (end < json->len && end - begin < PORTION)
+	{
+		unsigned char byte = (unsigned char) json->text[end];
+
+		if (byte < 0x20 || byte == '"' || byte == '\\')
+			break;
+		end++;
+	}
+	if (*to != begin)
+		memmove(json->text +*to, json->text +begin, end - begin);
+	*to += end - begin;
+	json->at = end;
+}
+
+/*
  * Read a string, whose quote is the byte to be read next.
  */
 static bool
@@ -197,18 +225,15 @@ parse_string(JsonText *json)
 			json->at++;
 			return true;
 		}
-		if ((unsigned char) byte < 0x20)
-			return fail(json, json->at, "A control character in a string is not escaped.");
 		if (byte == '\\')
 		{
 			if (!parse_escape(json, &to))
 				return false;
 		}
+		else if ((unsigned char) byte < 0x20)
+			return fail(json, json->at, "A control character in a string is not escaped.");
 		else
-		{
-			json->text[to++] = byte;
-			json->at++;
-		}
+			parse_plain(json, &to);
 	}
 	return fail(json, json->at, NULL);
 }
