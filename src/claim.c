@@ -317,7 +317,8 @@ grant(Claim *claim, PermitPrior prior)
 
 	if (!alone(claim, &step))
 		return step;
-	if (prior != PRIOR_NOTHING)
+	/* what is forgotten is as good as purged: nothing to see */
+	if (prior == PRIOR_RECORD)
 		check_snapshot(claim);
 	return claim->kind->execute(claim, prior);
 }

@@ -23,6 +23,7 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
@@ -259,6 +260,13 @@ finish_record(Finish *finish)
 		finish->now = GetCurrentTimestamp();
 		if (store_probe(&store, &finish->call.who, &found) != PROBE_ROW)
 			refuse_no_claim(finish);
+
+		/* not by trying to update: that would take a transaction id */
+		if (TransactionIdIsValid(found.changer))
+		{
+			store_wait(&store, &found);
+			continue;
+		}
 		if (found.state != RECORD_PROCESSING || found.fence != finish->fence)
 		{
 			finish_closed(finish, &found);

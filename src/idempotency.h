@@ -303,6 +303,7 @@ extern void store_close(Store *store);
 extern ProbeResult store_probe(Store *store, const Identity *who, Record *rec);
 extern ProbeResult store_probe_id(Store *store, const pg_uuid_t *id,
 								  Record *rec);
+extern void store_wait(Store *store, const Record *rec);
 extern void identity_of_record(Identity *who, const Record *rec);
 extern bool store_insert(Store *store, const Record *rec);
 extern RowChange store_update(Store *store, const Record *found,

@@ -356,6 +356,11 @@ permit_remove(Permit *permit)
 		*link = permit->previous;
 	}
 	dlist_delete(&permit->opened_node);
+	pfree(permit->rec.principal);
+	pfree(permit->rec.operation);
+	pfree(permit->rec.key);
+	if (permit->rec.owner)
+		pfree(permit->rec.owner);
 	pfree(permit);
 }
 

@@ -54,6 +54,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -271,6 +272,18 @@ store_probe(Store *store, const Identity *who, Record *rec)
 	if (result == PROBE_ROW)
 		check_texts(rec, who);
 	return result;
+}
+
+/*
+ * Wait for the transaction that is changing the record to end.  May raise
+ * 40P01 and 55P03 like any wait.
+ */
+void
+store_wait(Store *store, const Record *rec)
+{
+	ItemPointerData tid = rec->tid;
+
+	XactLockTableWait(rec->changer, store->rel, &tid, XLTW_Update);
 }
 
 /*
