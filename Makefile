@@ -78,6 +78,7 @@ test:
 
 bench:
 	@$(CHOSEN_SERVER) bash test/bench/run
+	@$(CHOSEN_SERVER) bash test/bench/once
 
 crash:
 	@$(CHOSEN_SERVER) bash test/crash/run
