@@ -342,7 +342,7 @@ store_delete(Store *store, const Record *found, bool wait)
  * May a record be removed: does every reader treat it as absent already?
  */
 static bool
-is_purgeable(const Record *rec, TimestampTz now)
+is_purgeable(Record *rec, TimestampTz now)
 {
 	Call		call;
 
