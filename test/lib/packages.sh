@@ -9,11 +9,7 @@
 # comes first because it is the one that most people have longest.
 wanted_majors() { echo "${IDEM_WANT_MAJOR:-15 16 17 18}"; }
 
-<<<<<<< HEAD
-# need_packages GROUP...: groups are build, server, tap, lint, fuzz, and source
-=======
-# need_packages GROUP...: groups are build, server, tap, lint, model, and source
->>>>>>> helper-f
+# need_packages GROUP...: groups are build, server, tap, lint, model, fuzz, and source
 # (to build PostgreSQL itself).
 need_packages() {
 	local missing
@@ -86,7 +82,6 @@ missing_for_lint() {
 	lacks shellcheck has shellcheck
 }
 
-<<<<<<< HEAD
 missing_for_fuzz() {
 	lacks nodejs has node
 	lacks npm has npm
@@ -99,10 +94,10 @@ missing_for_fuzz() {
 clang_can_fuzz() {
 	echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n > 9; }' |
 		clang -x c -fsanitize=fuzzer,address - -o /dev/null
-=======
+}
+
 missing_for_model() {
 	lacks spin has spin
->>>>>>> helper-f
 }
 
 missing_for_source() {
