@@ -46,6 +46,39 @@ typedef struct DecisionRow
  */
 
 /*
+ * Hash the params of a claim.  Raises 22032, saying whose params they are,
+ * and 54001.
+ */
+static void
+hash_params(Claim *claim, const Normalisation *normalisation)
+{
+	MemoryContext context = CurrentMemoryContext;
+	const Identity *who = &claim->call.who;
+
+	PG_TRY();
+	{
+		canonical_fingerprint(claim->params, normalisation, 0, claim->fingerprint);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(context);
+		edata = CopyErrorData();
+		if (edata->sqlerrcode != ERRCODE_INVALID_JSON_TEXT)
+			PG_RE_THROW();
+		FlushErrorState();
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_JSON_TEXT),
+				 errmsg("params of operation \"%s\" (id %s) cannot be canonicalised",
+						who->operation, id_text(&who->id)),
+				 edata->detail ? errdetail_internal("%s", edata->detail) : 0,
+				 edata->hint ? errhint("%s", edata->hint) : 0));
+	}
+	PG_END_TRY();
+}
+
+/*
  * The claim's fingerprint under a version of the normalisation settings.
  */
 static void
@@ -59,7 +92,7 @@ fingerprint_under(Claim *claim, int64 version)
 		return;
 	if (version != policy->normalisation_version)
 		normalisation = policy_normalisation_version(version, operation);
-	canonical_fingerprint(claim->params, normalisation, 0, claim->fingerprint);
+	hash_params(claim, normalisation);
 	claim->fingerprint_version = version;
 }
 
@@ -271,14 +304,24 @@ claim_make_record(Claim *claim, PermitPrior prior, Record *rec)
 }
 
 /*
- * Write a claim's row now.  False if somebody else was there first.
+ * Write what a claim comes to.  True if it stands; else *step is what to do
+ * instead: somebody was there first, or has the row locked.
  */
 bool
-claim_write(Claim *claim, PermitPrior prior, const Record *rec)
+claim_write(Claim *claim, PermitPrior prior, const Record *rec, Step *step)
 {
-	if (prior == PRIOR_NOTHING)
-		return store_insert(claim->store, rec);
-	return store_update(claim->store, &claim->rec, rec, false) == ROW_CHANGED;
+	RowChange	change = ROW_CHANGED;
+
+	if (prior != PRIOR_NOTHING)
+		change = store_update(claim->store, &claim->rec, rec, false);
+	else if (!store_insert(claim->store, rec))
+		change = ROW_MISSED;
+
+	if (change == ROW_BUSY)
+		*step = answer_in_flight(claim, NO_HOLDER);
+	else if (change == ROW_MISSED)
+		*step = STEP_LOOK_AGAIN;
+	return change == ROW_CHANGED;
 }
 
 /*
@@ -289,10 +332,11 @@ claim_grant(Claim *claim, PermitPrior prior)
 {
 	bool		write_now = claim->lease > 0 || !permit_room();
 	Record		rec;
+	Step		step;
 
 	claim_make_record(claim, prior, &rec);
-	if (write_now && !claim_write(claim, prior, &rec))
-		return STEP_LOOK_AGAIN;
+	if (write_now && !claim_write(claim, prior, &rec, &step))
+		return step;
 	if (claim->lease == 0)
 	{
 		permit_open(&rec, prior, &claim->rec, write_now);
@@ -317,7 +361,8 @@ grant(Claim *claim, PermitPrior prior)
 
 	if (!alone(claim, &step))
 		return step;
-	if (prior != PRIOR_NOTHING)
+	/* what is forgotten is as good as purged: nothing to see */
+	if (prior == PRIOR_RECORD && claim->kind->sees_past)
 		check_snapshot(claim);
 	return claim->kind->execute(claim, prior);
 }
@@ -495,14 +540,38 @@ act_take_over(Claim *claim)
 	return grant(claim, PRIOR_RECORD);
 }
 
+/*
+ * An answer about a record that may change soon: worth waiting, but never for
+ * oneself.
+ */
+static Step
+busy_with_record(Claim *claim)
+{
+	if (!TransactionIdIsCurrentTransactionId(claim->rec.xmin))
+		return STEP_BUSY;
+	claim->answer.holder = MyProcPid;
+	return STEP_ANSWERED;
+}
+
+/*
+ * Accepted, unless another transaction has just started it.
+ */
 static Step
 act_accepted(Claim *claim)
 {
+	int32		holder;
+
 	if (claim->kind->takes_accepted)
 		return grant(claim, PRIOR_RECORD);
+	if (TransactionIdIsValid(claim->rec.changer))
+		return answer_changer(claim);
+	if (permit_holder(&claim->call.who.id, &holder))
+		return answer_in_flight(claim, holder);
 	answer_with(claim, VERDICT_IN_PROGRESS, STATE_ACCEPTED, ADVICE_RETRY_SAME_KEY);
 	tell_record(claim);
 	tell_retry_after(claim, NEVER);
+	if (busy_with_record(claim) == STEP_ANSWERED)
+		return STEP_ANSWERED;
 	return claim->kind->needs_outcome ? STEP_BUSY : STEP_ANSWERED;
 }
 
@@ -526,11 +595,7 @@ act_running(Claim *claim)
 	answer_with(claim, VERDICT_IN_PROGRESS, STATE_PROCESSING, ADVICE_RETRY_SAME_KEY);
 	tell_record(claim);
 	tell_retry_after(claim, claim->rec.lease_until);
-	if (!TransactionIdIsCurrentTransactionId(claim->rec.xmin))
-		return STEP_BUSY;
-	/* never wait for oneself */
-	claim->answer.holder = MyProcPid;
-	return STEP_ANSWERED;
+	return busy_with_record(claim);
 }
 
 static Step
@@ -539,7 +604,10 @@ act_unknown(Claim *claim)
 	answer_with(claim, VERDICT_UNKNOWN, STATE_UNKNOWN, ADVICE_RECONCILE);
 	tell_record(claim);
 	claim->answer.error = claim->rec.error;
-	return claim->kind->needs_outcome ? STEP_BUSY : STEP_ANSWERED;
+	if (claim->kind->needs_outcome &&
+		!TransactionIdIsCurrentTransactionId(claim->rec.xmin))
+		return STEP_BUSY;
+	return STEP_ANSWERED;
 }
 
 static const DecisionRow decision_table[] = {
@@ -600,31 +668,40 @@ nap(TimestampTz deadline)
 
 /*
  * Decide, waiting for others as long as the claim allows.  The record table
- * must be open.
+ * must be open.  What the answer points to lives as long as the memory context
+ * of the call.
  */
 void
 claim_decide(Claim *claim)
 {
 	TimestampTz deadline = time_after(GetCurrentTimestamp(), claim->wait);
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext context = NULL;
 	Step		step;
 
 	for (;;)
 	{
 		step = decide(claim);
-		if (step == STEP_LOOK_AGAIN)
-		{
-			CHECK_FOR_INTERRUPTS();
-			continue;
-		}
-		if (claim->locked)
+		if (step != STEP_LOOK_AGAIN && claim->locked)
 		{
 			permit_unlock(&claim->call.who.id);
 			claim->locked = false;
 		}
-		if (step == STEP_ANSWERED || GetCurrentTimestamp() >= deadline)
-			return;
-		nap(deadline);
+		if (step == STEP_ANSWERED ||
+			(step == STEP_BUSY && GetCurrentTimestamp() >= deadline))
+			break;
+
+		/* from the second look on, each forgets what the one before found */
+		if (context == NULL)
+			context = AllocSetContextCreate(caller, "idempotency look",
+											ALLOCSET_SMALL_SIZES);
+		MemoryContextSwitchTo(context);
+		MemoryContextReset(context);
+		if (step == STEP_BUSY)
+			nap(deadline);
+		CHECK_FOR_INTERRUPTS();
 	}
+	MemoryContextSwitchTo(caller);
 }
 
 /*
@@ -670,12 +747,12 @@ claim_refuse_unless_writable(const ClaimKind *kind, const Identity *who)
  * Start a call that decides about a key.  Raises 22023, 42501, 25006.
  */
 void
-claim_begin(Claim *claim, const ClaimKind *kind, text *operation, text *key,
-			text *principal)
+claim_begin(Claim *claim, FunctionCallInfo fcinfo, const ClaimKind *kind,
+			text *operation, text *key, text *principal)
 {
 	memset(claim, 0, sizeof(*claim));
 	claim->kind = kind;
-	call_begin(&claim->call, operation, key, principal);
+	call_begin(&claim->call, fcinfo, kind->binding, operation, key, principal);
 	call_check_key(&claim->call);
 	claim_refuse_unless_writable(kind, &claim->call.who);
 	claim->wait = claim->call.policy->wait;
@@ -717,7 +794,8 @@ claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("fingerprint of operation \"%s\" (id %s) has %d bytes, not %d",
 						who->operation, id_text(&who->id),
-						(int) VARSIZE_ANY_EXHDR(given), IDEM_DIGEST_LEN)));
+						(int) VARSIZE_ANY_EXHDR(given), IDEM_DIGEST_LEN),
+				 errhint("Pass the SHA-256 of the request.")));
 	if (given == NULL && params == NULL && policy->require_params)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -737,10 +815,10 @@ claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given)
 							who->operation, id_text(&who->id),
 							policy->max_params_bytes),
 					 errhint("Pass what decides the outcome only, or raise setting \"max_params_bytes\".")));
-		canonical_fingerprint(params, policy->normalisation, 0, claim->fingerprint);
+		claim->params = params;
+		hash_params(claim, policy->normalisation);
 		claim->fingerprint_version = policy->normalisation_version;
 	}
-	claim->params = params;
 	claim->has_fingerprint = given != NULL || params != NULL;
 }
 
@@ -753,8 +831,7 @@ claim_interval(FunctionCallInfo fcinfo, int argno, const char *what,
 {
 	if (PG_ARGISNULL(argno))
 		return otherwise;
-	return interval_microseconds(PG_GETARG_INTERVAL_P(argno), what,
-								 call->who.operation);
+	return interval_microseconds(PG_GETARG_INTERVAL_P(argno), what, &call->who);
 }
 
 static const ClaimKind kind_claim = {
@@ -762,6 +839,7 @@ static const ClaimKind kind_claim = {
 	.attempts = 1,
 	.matches_params = true,
 	.takes_overrun = true,
+	.sees_past = true,
 	.execute = claim_grant,
 };
 
@@ -774,7 +852,7 @@ idem_claim(PG_FUNCTION_ARGS)
 {
 	Claim		claim;
 
-	claim_begin(&claim, &kind_claim, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(3));
+	claim_begin(&claim, fcinfo, &kind_claim, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(3));
 	claim.lease = claim_interval(fcinfo, 4, "lease", &claim.call,
 								 claim.call.policy->lease);
 	claim.wait = claim_interval(fcinfo, 5, "wait", &claim.call, claim.wait);

@@ -23,10 +23,12 @@ typedef struct Claim Claim;
 typedef struct ClaimKind
 {
 	const char *verb;			/* for messages */
+	Binding		binding;		/* by principal_setting */
 	int			attempts;		/* how many an execution adds */
 	bool		matches_params; /* other params are a mismatch */
 	bool		takes_accepted; /* an accepted record may be executed */
 	bool		takes_overrun;	/* so may one whose lease is over, by policy */
+	bool		sees_past;		/* must see what the last attempt wrote */
 	bool		needs_record;	/* nothing on record is ID001 */
 	bool		needs_outcome;	/* anything undecided is worth waiting for */
 
@@ -41,6 +43,7 @@ struct Claim
 	int64		lease;			/* 0 = atomic */
 	int64		wait;
 	text	   *owner;			/* NULL = none */
+	text	   *reason;			/* of a cancellation; NULL = none */
 
 	Jsonb	   *params;			/* NULL = SQL NULL */
 	bool		has_fingerprint;
@@ -56,8 +59,9 @@ struct Claim
 	Answer		answer;
 };
 
-extern void claim_begin(Claim *claim, const ClaimKind *kind, text *operation,
-						text *key, text *principal);
+extern void claim_begin(Claim *claim, FunctionCallInfo fcinfo,
+						const ClaimKind *kind, text *operation, text *key,
+						text *principal);
 extern void claim_refuse_unless_writable(const ClaimKind *kind,
 										 const Identity *who);
 extern void claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given);
@@ -66,7 +70,8 @@ extern void claim_decide(Claim *claim);
 extern Step claim_grant(Claim *claim, PermitPrior prior);
 extern bool claim_snapshot_sees(const Record *rec);
 extern void claim_make_record(Claim *claim, PermitPrior prior, Record *rec);
-extern bool claim_write(Claim *claim, PermitPrior prior, const Record *rec);
+extern bool claim_write(Claim *claim, PermitPrior prior, const Record *rec,
+						Step *step);
 extern int64 claim_interval(FunctionCallInfo fcinfo, int argno,
 							const char *what, const Call *call,
 							int64 otherwise);

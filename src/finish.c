@@ -23,6 +23,7 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
@@ -234,7 +235,8 @@ finish_permit(const Finish *finish, Permit *permit)
 static void
 finish_closed(const Finish *finish, const Record *rec)
 {
-	if (rec->state == RECORD_ACCEPTED || rec->forget_at <= finish->now)
+	if ((rec->state == RECORD_ACCEPTED && rec->attempt == 0) ||
+		rec->forget_at <= finish->now)
 		refuse_no_claim(finish);
 	if (!is_repetition(finish, rec))
 		refuse_not_yours(finish);
@@ -259,11 +261,19 @@ finish_record(Finish *finish)
 		finish->now = GetCurrentTimestamp();
 		if (store_probe(&store, &finish->call.who, &found) != PROBE_ROW)
 			refuse_no_claim(finish);
+
 		if (found.state != RECORD_PROCESSING || found.fence != finish->fence)
 		{
 			finish_closed(finish, &found);
 			rec = found;
 			break;
+		}
+
+		/* not by trying to update: that would take a transaction id */
+		if (TransactionIdIsValid(found.changer))
+		{
+			store_wait(&store, &found);
+			continue;
 		}
 		if (finish->what == FINISH_RENEW && found.lease_until <= finish->now)
 			refuse_not_yours(finish);
@@ -322,6 +332,8 @@ finish_claim(const Call *call, int64 fence, bool succeeded, Datum outcome)
 {
 	Finish		finish = {.call = *call,.fence = fence,.outcome = outcome};
 
+	/* what was done since the claim may have let go of the policy */
+	finish.call.policy = policy_get(call->who.operation);
 	finish.what = succeeded ? FINISH_COMPLETE : FINISH_FAIL;
 	(void) finish_run(&finish);
 }
@@ -343,7 +355,8 @@ finish_by_answer(FunctionCallInfo fcinfo, Finishing what, Finish *finish)
 	answer_read(fcinfo, 0, &handed);
 	memset(finish, 0, sizeof(*finish));
 	finish->what = what;
-	call_begin(&finish->call, handed.operation, handed.key, handed.principal);
+	call_begin(&finish->call, fcinfo, BIND_UNLESS_WORKER, handed.operation,
+			   handed.key, handed.principal);
 	if (handed.verdict != VERDICT_EXECUTE || !handed.has_fence)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -372,7 +385,8 @@ finish_by_key(FunctionCallInfo fcinfo, Finishing what, int principal_arg,
 {
 	memset(finish, 0, sizeof(*finish));
 	finish->what = what;
-	call_begin(&finish->call, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(principal_arg));
+	call_begin(&finish->call, fcinfo, BIND_UNLESS_WORKER, ARG_TEXT(0),
+			   ARG_TEXT(1), ARG_TEXT(principal_arg));
 	if (PG_ARGISNULL(2))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -401,13 +415,14 @@ set_lease(FunctionCallInfo fcinfo, int n, Finish *finish)
 {
 	if (!PG_ARGISNULL(n))
 		finish->lease = interval_microseconds(PG_GETARG_INTERVAL_P(n), "lease",
-											  finish->call.who.operation);
+											  &finish->call.who);
 	if (finish->lease == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("cannot renew operation \"%s\" (id %s): lease must be longer than zero",
 						finish->call.who.operation,
-						id_text(&finish->call.who.id))));
+						id_text(&finish->call.who.id)),
+				 errhint("Give the time the work may still take, or call idem_release() if it is given up.")));
 }
 
 static Datum

@@ -187,7 +187,9 @@ extern void settings_check_names(Jsonb *given, const char *operation);
 extern Jsonb *settings_normalisation(Jsonb *effective);
 extern int64 settings_normalisation_version(Jsonb *normalisation);
 extern int64 interval_microseconds(const Interval *span, const char *what,
-								   const char *operation);
+								   const Identity *who);
+extern int64 interval_microseconds_of(const Interval *span, const char *what,
+									  const char *operation);
 
 extern Datum json_object_of_text(const char *name, const text *value);
 extern bool json_exceeds(Jsonb *value, int64 max_bytes);
@@ -199,12 +201,26 @@ extern const Normalisation *policy_normalisation_version(int64 version,
 														 const char *operation);
 extern Datum policy_shown(const char *operation);
 extern char *principal_resolve(text *principal, const char *operation);
-extern void call_begin(Call *call, text *operation, text *key,
-					   text *principal);
+
+/*
+ * How a setting principal_setting binds the caller of a function.  Whoever
+ * works for all principals is bound only where a session has been told whose
+ * it is.
+ */
+typedef enum Binding
+{
+	BIND_CALLER,				/* to one principal, or to none at all */
+	BIND_WORKER,				/* to one principal if it is told which */
+	BIND_UNLESS_WORKER			/* as the caller is the one or the other */
+} Binding;
+
+extern void call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
+					   text *operation, text *key, text *principal);
 extern void call_begin_operation(Call *call, text *operation);
 extern void call_check_key(const Call *call);
 extern void call_check_size(const Call *call, Datum outcome, const char *what);
-extern bool policy_permits(const Policy *policy, const Identity *who);
+extern bool policy_permits(const Policy *policy, const Identity *who,
+						   Binding binding);
 
 /*----
  * Records.
@@ -303,6 +319,7 @@ extern void store_close(Store *store);
 extern ProbeResult store_probe(Store *store, const Identity *who, Record *rec);
 extern ProbeResult store_probe_id(Store *store, const pg_uuid_t *id,
 								  Record *rec);
+extern void store_wait(Store *store, const Record *rec);
 extern void identity_of_record(Identity *who, const Record *rec);
 extern bool store_insert(Store *store, const Record *rec);
 extern RowChange store_update(Store *store, const Record *found,
@@ -332,6 +349,8 @@ typedef struct Work
 typedef bool (*WorkVisitor) (const Work *work, void *arg);
 
 extern void work_follow(const Record *before, const Record *after);
+extern bool work_is_open(const Record *rec);
+extern void work_forget(const Work *found);
 extern bool work_find(const pg_uuid_t *id, Work *work);
 extern RowChange work_update(const Work *found, const Work *work);
 extern void work_visit(const char *operation, char state, TimestampTz due,
@@ -354,7 +373,7 @@ typedef enum Life
 	LIFE_UNKNOWN
 } Life;
 
-extern Life life_of(const Record *rec, const Call *call, TimestampTz now);
+extern Life life_of(Record *rec, const Call *call, TimestampTz now);
 extern int64 life_horizon(const Policy *policy);
 extern State life_state(Life life);
 extern bool life_tries_left(const Record *rec, const Policy *policy,
@@ -409,7 +428,7 @@ extern void finish_claim(const Call *call, int64 fence, bool succeeded,
 						 Datum outcome);
 
 /* status.c */
-extern void status_of_record(const Call *call, const Record *rec,
+extern void status_of_record(const Call *call, Record *rec,
 							 Answer *answer);
 
 /* retry.c */

@@ -90,7 +90,8 @@ put_entry(FunctionCallInfo fcinfo, const Listing *listing, Store *store,
 	if (listing->principal && strcmp(call.who.principal, listing->principal) != 0)
 		return false;
 	call.policy = policy_get(call.who.operation);
-	if (!policy_permits(call.policy, &call.who))
+	if (!policy_permits(call.policy, &call.who,
+						sees_all(fcinfo) ? BIND_WORKER : BIND_CALLER))
 		return false;
 	status_of_record(&call, &rec, &answer);
 	if (answer.state != STATE_ACCEPTED && answer.state != STATE_PROCESSING &&
@@ -114,7 +115,8 @@ idem_list(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(2) || PG_GETARG_INT32(2) < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("max_records of idem_list must be greater than zero")));
+				 errmsg("max_records of idem_list must be greater than zero"),
+				 errhint("Pass how many records to show at most.")));
 	left = PG_GETARG_INT32(2);
 	if (!PG_ARGISNULL(1))
 	{

@@ -38,13 +38,14 @@ static Step
 record_done(Claim *claim, PermitPrior prior)
 {
 	Record		rec;
+	Step		step;
 
 	claim_make_record(claim, prior, &rec);
 	rec.state = RECORD_SUCCEEDED;
 	rec.finished_at = claim->now;
 	life_set_retention(&rec, &claim->call, claim->now);
-	if (!claim_write(claim, prior, &rec))
-		return STEP_LOOK_AGAIN;
+	if (!claim_write(claim, prior, &rec, &step))
+		return step;
 	claim->answer.verdict = VERDICT_EXECUTE;
 	return STEP_ANSWERED;
 }
@@ -53,6 +54,7 @@ static const ClaimKind kind_once = {
 	.verb = "do once",
 	.attempts = 1,
 	.takes_overrun = true,
+	.sees_past = true,
 	.needs_outcome = true,
 	.execute = record_done,
 };
@@ -98,7 +100,7 @@ idem_once(PG_FUNCTION_ARGS)
 {
 	Claim		claim;
 
-	claim_begin(&claim, &kind_once, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
+	claim_begin(&claim, fcinfo, &kind_once, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
 	claim_run(&claim);
 	PG_RETURN_BOOL(is_first(&claim));
 }
@@ -132,7 +134,8 @@ batch_keys(FunctionCallInfo fcinfo, int *n)
 	if (PG_ARGISNULL(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("keys of idem_once_many must not be null")));
+				 errmsg("keys of idem_once_many must not be null"),
+				 errhint("Pass an array; an empty one is fine.")));
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false,
 					  TYPALIGN_INT, &keys, &nulls, n);
 	for (int i = 0; i < *n; i++)
@@ -140,7 +143,8 @@ batch_keys(FunctionCallInfo fcinfo, int *n)
 		if (nulls[i])
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("key %d of idem_once_many must not be null", i + 1)));
+					 errmsg("key %d of idem_once_many must not be null", i + 1),
+					 errhint("Every event needs an id of its own.")));
 	}
 	return keys;
 }
@@ -193,8 +197,13 @@ idem_once_many(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	if (n == 0)
+	{
+		Call		call;
+
+		call_begin_operation(&call, ARG_TEXT(0));
 		return (Datum) 0;
-	claim_begin(&claim, &kind_once, ARG_TEXT(0), DatumGetTextPP(keys[0]), ARG_TEXT(2));
+	}
+	claim_begin(&claim, fcinfo, &kind_once, ARG_TEXT(0), DatumGetTextPP(keys[0]), ARG_TEXT(2));
 	for (int i = 0; i < n; i++)
 	{
 		claim.call.who.key = TextDatumGetCString(keys[i]);

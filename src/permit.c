@@ -222,15 +222,12 @@ permit_holder(const pg_uuid_t *id, int32 *holder)
 
 /*
  * Is that transaction or subtransaction still open?  *holder is then the pid
- * of its session, 0 if it is prepared, NO_HOLDER if that cannot be told.
+ * of its session, 0 if it is prepared.  Not for use on a standby.
  */
 bool
 permit_holder_of_xid(TransactionId xid, int32 *holder)
 {
-	if (RecoveryInProgress())
-		*holder = NO_HOLDER;
-	else
-		*holder = BackendXidGetPid(SubTransGetTopmostTransaction(xid));
+	*holder = BackendXidGetPid(SubTransGetTopmostTransaction(xid));
 	return *holder > 0 || TransactionIdIsInProgress(xid);
 }
 
@@ -356,6 +353,11 @@ permit_remove(Permit *permit)
 		*link = permit->previous;
 	}
 	dlist_delete(&permit->opened_node);
+	pfree(permit->rec.principal);
+	pfree(permit->rec.operation);
+	pfree(permit->rec.key);
+	if (permit->rec.owner)
+		pfree(permit->rec.owner);
 	pfree(permit);
 }
 

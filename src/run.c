@@ -123,7 +123,8 @@ check_function(Oid func, const Identity *who)
 				 errmsg("%s cannot be run for operation \"%s\" (id %s)",
 						format_procedure(func), who->operation, id_text(&who->id)),
 				 errhint("It must be a plain function that takes one jsonb and returns jsonb.")));
-	compat_check_execute(func);
+	if (!compat_may_execute(func))
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, get_func_name(func));
 }
 
 /*
@@ -194,6 +195,7 @@ static const ClaimKind kind_run = {
 	.attempts = 1,
 	.matches_params = true,
 	.takes_overrun = true,
+	.sees_past = true,
 	.execute = claim_grant,
 };
 
@@ -208,12 +210,13 @@ idem_run(PG_FUNCTION_ARGS)
 	Jsonb	   *params = PG_ARGISNULL(2) ? NULL : PG_GETARG_JSONB_P(2);
 	Datum		outcome;
 
-	claim_begin(&claim, &kind_run, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(4));
+	claim_begin(&claim, fcinfo, &kind_run, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(4));
 	if (!OidIsValid(func))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("func to run for operation \"%s\" (id %s) must not be null",
-						claim.call.who.operation, id_text(&claim.call.who.id))));
+						claim.call.who.operation, id_text(&claim.call.who.id)),
+				 errhint("Pass the name as regprocedure, such as 'create_order(jsonb)'.")));
 	check_function(func, &claim.call.who);
 	claim_set_fingerprint(&claim, params, NULL);
 	claim_run(&claim);

@@ -46,13 +46,16 @@ static bool
 look(Status *status, Store *store)
 {
 	const Identity *who = &status->call.who;
+	bool		standby = RecoveryInProgress();
 
-	status->held = !RecoveryInProgress() && permit_holder(&who->id, &status->holder);
+	status->held = !standby && permit_holder(&who->id, &status->holder);
 	status->found = store_probe(store, who, &status->rec);
 	status->now = GetCurrentTimestamp();
 	status->life = status->found != PROBE_ROW ? LIFE_FORGOTTEN :
 		life_of(&status->rec, &status->call, status->now);
-	if (!status->held && TransactionIdIsValid(status->rec.changer))
+
+	/* what a standby has replayed but not seen committed is not confirmed */
+	if (!standby && !status->held && TransactionIdIsValid(status->rec.changer))
 	{
 		if (!permit_holder_of_xid(status->rec.changer, &status->holder))
 			return false;
@@ -148,7 +151,7 @@ tell_record(const Status *status, Answer *answer)
 static void
 tell(const Status *status, Answer *answer)
 {
-	if (status->held && is_claimable(status->life))
+	if (status->held && (is_claimable(status->life) || status->life == LIFE_ACCEPTED))
 		tell_held(status, answer);
 	else if (status->life == LIFE_FORGOTTEN || status->life == LIFE_RELEASED)
 		tell_nothing(status, answer);
@@ -160,7 +163,7 @@ tell(const Status *status, Answer *answer)
  * What is on record, as idem_status says it when nobody has it in hand.
  */
 void
-status_of_record(const Call *call, const Record *rec, Answer *answer)
+status_of_record(const Call *call, Record *rec, Answer *answer)
 {
 	Status		status = {.call = *call,.now = GetCurrentTimestamp(),
 	.found = PROBE_ROW,.rec = *rec};
@@ -181,7 +184,7 @@ idem_status(PG_FUNCTION_ARGS)
 	Store		store;
 	const Permit *permit;
 
-	call_begin(&status.call, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
+	call_begin(&status.call, fcinfo, BIND_UNLESS_WORKER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
 	answer_init(&answer, &status.call.who);
 	permit = permit_find(&status.call.who.id);
 	if (permit && permit->settled_level == 0)

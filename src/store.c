@@ -54,6 +54,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -274,6 +275,18 @@ store_probe(Store *store, const Identity *who, Record *rec)
 }
 
 /*
+ * Wait for the transaction that is changing the record to end.  May raise
+ * 40P01 and 55P03 like any wait.
+ */
+void
+store_wait(Store *store, const Record *rec)
+{
+	ItemPointerData tid = rec->tid;
+
+	XactLockTableWait(rec->changer, store->rel, &tid, XLTW_Update);
+}
+
+/*
  * Whose record it is.
  */
 void
@@ -329,7 +342,7 @@ store_delete(Store *store, const Record *found, bool wait)
  * May a record be removed: does every reader treat it as absent already?
  */
 static bool
-is_purgeable(const Record *rec, TimestampTz now)
+is_purgeable(Record *rec, TimestampTz now)
 {
 	Call		call;
 

@@ -12,6 +12,14 @@ owner_psql() { cluster_psql demo -d shop -qAt -v ON_ERROR_STOP=1 "$@"; }
 ask() { ask_as shop "$1"; }
 ask_as() { SAW=$(shop_psql -U "$1" -c "$2" 2>&1 | plain_words) || true; }
 
+# pay ARGUMENT...: what the client of test/demo/pay says, in SAW.
+pay() {
+	local status=0
+	{ "$DEMO/pay" "$@" >"$STAGE/paid"; } 2>/dev/null || status=$?
+	SAW=$(cat "$STAGE/paid")
+	[ "$status" -eq 0 ] || SAW="${SAW:-nothing} (exit status $status)"
+}
+
 # An error as "SQLSTATE message", without operation and id, which the story has
 # said; the rest as it is.
 plain_words() {
@@ -102,18 +110,18 @@ line() { printf '   %-24s %-44s %6s %8s %7s\n' "$@"; }
 
 # row CALLER KEY EXPECTED...: a line of the table.  SAW is what the caller saw;
 # the numbers are asked for now: committed orders and payments of that basket,
-# and calls in the provider's book.  EXPECTED is what the story says: a pattern
+# and charges in the provider's book.  EXPECTED is what the story says: a pattern
 # for SAW, and the three numbers.
 row() {
 	local caller=$1 key=$2 counts
 	shift 2
 	counts=$(committed_rows "$key")
-	set -- "$@" "${counts% *}" "${counts#* }" "$("$DEMO/provider" count "$key")"
+	set -- "$@" "${counts% *}" "${counts#* }" "$("$DEMO/provider" charges "$key")"
 	line "$caller" "$(fitting "$SAW" 44)" "${@:5}"
 	check "what \"$caller\" saw of $key" "$SAW" "$1"
 	check "orders of $key" "$5" "$2"
 	check "payments of $key" "$6" "$3"
-	check "calls for $key" "$7" "$4"
+	check "charges for $key" "$7" "$4"
 }
 
 committed_rows() {
@@ -121,6 +129,44 @@ committed_rows() {
 		SELECT (SELECT count(*) FROM orders WHERE basket = :'key'),
 		       (SELECT count(*) FROM payments WHERE basket = :'key');
 	END
+}
+
+head_of_records() {
+	echo
+	record_line "caller" "what it saw" "record" "attempt" "payments" "charges"
+	record_line "$(dashes 24)" "$(dashes 33)" "$(dashes 9)" "$(dashes 7)" "$(dashes 8)" "$(dashes 7)"
+}
+
+record_line() { printf '   %-24s %-33s %-9s %7s %8s %7s\n' "$@"; }
+
+# record CALLER KEY EXPECTED...: as row; the numbers are the state and the attempt
+# on record for the payment of that basket, committed payments, and charges in the
+# provider's book.
+record() {
+	local caller=$1 key=$2 state attempt payments
+	shift 2
+	read -r state attempt payments < <(owner_psql -F ' ' -P null=- -v operation="pay_by_$PROVIDER" -v key="$key" <<-'END'
+		SELECT state, attempt, (SELECT count(*) FROM payments WHERE basket = :'key')
+		FROM idem_status(:'operation', :'key', 'shop');
+	END
+	)
+	set -- "$@" "$state" "$attempt" "$payments" "$("$DEMO/provider" charges "$key")"
+	record_line "$caller" "$(fitting "$SAW" 33)" "${@:6}"
+	check "what \"$caller\" saw of $key" "$SAW" "$1"
+	check "state of $key" "$6" "$2"
+	check "attempt of $key" "$7" "$3"
+	check "payments of $key" "$8" "$4"
+	check "charges for $key" "$9" "$5"
+}
+
+# book_says KEY REQUESTS CHARGES
+book_says() {
+	local requests charges
+	requests=$("$DEMO/provider" requests "$1")
+	charges=$("$DEMO/provider" charges "$1")
+	printf '   In the book of the provider, %s: requests %s, charges %s\n' "$1" "$requests" "$charges"
+	check "requests for $1" "$requests" "$2"
+	check "charges for $1" "$charges" "$3"
 }
 
 fitting() {

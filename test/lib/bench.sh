@@ -7,7 +7,8 @@
 #   compare TITLE TARGET OURS BASE [ENV]   the median ratio of OURS to BASE
 #   median                                 of the numbers on standard input
 #
-# A script is a pgbench script of test/bench, or a path.
+# A script is a pgbench script of this folder, or a path.
+set -euo pipefail
 
 ROUNDS=${ROUNDS:-9}
 SECONDS_EACH=${SECONDS_EACH:-3}

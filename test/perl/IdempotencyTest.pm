@@ -176,7 +176,11 @@ sub kill_backend
 {
 	my ($node, $pid) = @_;
 
+	my $offset = -s $node->logfile;
+
 	kill 'KILL', $pid or die "could not kill backend $pid: $!";
+	# before it has noticed, the server still lets connections in
+	$node->wait_for_log(qr/all server processes terminated; reinitializing/, $offset);
 	return;
 }
 
