@@ -203,4 +203,19 @@ DROP FUNCTION create_order, refuse, insert_twice, divide, wait_long, swallow, le
 DROP PROCEDURE a_procedure;
 DROP AGGREGATE an_aggregate(jsonb);
 
+-- What the function does to settings and to many other operations must not
+-- touch the policy it is run under
+SELECT idem_define('run kept', '{"retention": "5 h", "guard": "1 h"}') \gset d_
+CREATE FUNCTION run_much(jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM idem_status('other ' || i, 'k') FROM generate_series(1, 600) i;
+	PERFORM idem_define('run kept too', '{"retention": "1 s"}');
+	RETURN to_jsonb(idem_once('run nested', $1->>'k'));
+END $$;
+SELECT count(idem_status('warm ' || i, 'k')) FROM generate_series(1, 40) i \gset c_
+SELECT is((idem_run('run kept', 'k' || i, jsonb_build_object('k', i), 'run_much(jsonb)')).result, 'true', 'nested calls, round ' || i) FROM generate_series(1, 3) i;
+SELECT is(string_agg(DISTINCT concat_ws(' ', extract(epoch FROM expires_at - finished_at)::int, extract(epoch FROM forget_at - finished_at)::int), ','), '18000 21600', 'recorded under its own settings')
+FROM idempotency_internal.record WHERE operation = 'run kept';
+DROP FUNCTION run_much;
+
 SELECT finish();
