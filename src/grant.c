@@ -63,6 +63,7 @@ static const struct
 	{TIER_WORKER, "idem_start"},
 	{TIER_WORKER, "idem_start_next"},
 	{TIER_MONITOR, "idem_list"},
+	{TIER_MONITOR, "idem_stat_visits"},
 	{TIER_ADMIN, "idem_define"},
 	{TIER_ADMIN, "idem_grant"},
 	{TIER_ADMIN, "idem_purge"},
@@ -98,8 +99,15 @@ tier_of(const char *name)
 	return TIER_APP;
 }
 
-/* What says that a role may see all principals; see list.c. */
-static const char *const monitor_views[] = {"idem_unresolved"};
+static const struct
+{
+	bool		for_workers;	/* also the worker tier reads it */
+	const char *view;
+}			monitor_views[] = {
+	{false, "idem_stat_worker"},
+	/* says that a role may see all principals; see list.c */
+	{true, "idem_unresolved"},
+};
 
 static void
 execute(const char *command)
@@ -138,9 +146,14 @@ change_grants(FunctionCallInfo fcinfo, const char *verb,
 			execute(psprintf("%s EXECUTE ON FUNCTION %s.%s %s %s", verb, schema,
 							 tier_functions[i].function, preposition, role));
 	}
-	for (int i = 0; tier != TIER_APP && i < lengthof(monitor_views); i++)
+	for (int i = 0; i < lengthof(monitor_views); i++)
+	{
+		if (tier == TIER_APP ||
+			(tier == TIER_WORKER && !monitor_views[i].for_workers))
+			continue;
 		execute(psprintf("%s SELECT ON %s.%s %s %s", verb, schema,
-						 monitor_views[i], preposition, role));
+						 monitor_views[i].view, preposition, role));
+	}
 	SPI_finish();
 	PG_RETURN_VOID();
 }

@@ -10,9 +10,23 @@
 #include <limits.h>
 
 #include "utils/guc.h"
+#include "utils/varlena.h"
 
+#include "background.h"
 #include "compat.h"
-#include "idempotency.h"
+
+/*
+ * Which databases the worker visits.  Empty means all of them; naming those
+ * that have the extension spares the others a short visit each nap.
+ */
+char	   *guc_databases = NULL;
+
+/*
+ * How long the worker stays away from a database after a visit.  Longer costs
+ * less where nothing expires; shorter keeps tables with a short retention
+ * small.
+ */
+int			guc_naptime = 60000;
 
 /*
  * Whose keys a call is about when it does not say.  Set per role, per
@@ -28,11 +42,57 @@ char	   *guc_principal = NULL;
 int			guc_purge_batch = 1000;
 
 /*
+ * How long the worker pauses after each batch, when it is not behind.  Longer
+ * spreads the work, zero does it as fast as it can be done.
+ */
+int			guc_purge_delay = 20;
+
+/*
+ * Should the worker work?  Off while something else calls idem_purge(), or
+ * while nothing may be written in the background.
+ */
+bool		guc_worker = true;
+
+/*
+ * Is it a list of names?
+ */
+static bool
+check_databases(char **value, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*value);
+	List	   *names;
+
+	if (SplitGUCList(copy, ',', &names))
+		return true;
+	GUC_check_errdetail("List syntax is invalid.");
+	return false;
+}
+
+/*
  * Define the settings.  Called once, when the library is loaded.
  */
 void
 guc_init(void)
 {
+	DefineCustomStringVariable("idempotency.databases",
+							   "Sets the databases the worker visits.",
+							   "Empty means all.",
+							   &guc_databases,
+							   "",
+							   PGC_SIGHUP,
+							   GUC_LIST_INPUT,
+							   check_databases, NULL, NULL);
+
+	DefineCustomIntVariable("idempotency.naptime",
+							"Sets how long the worker stays away from a database after a visit.",
+							NULL,
+							&guc_naptime,
+							60000,
+							1, INT_MAX,
+							PGC_SIGHUP,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
 	DefineCustomStringVariable("idempotency.principal",
 							   "Sets the principal of calls that do not name one.",
 							   "Empty means none: such calls are refused.",
@@ -51,6 +111,25 @@ guc_init(void)
 							PGC_USERSET,
 							0,
 							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("idempotency.purge_delay",
+							"Sets how long the worker pauses after each batch when it is not behind.",
+							NULL,
+							&guc_purge_delay,
+							20,
+							0, 10000,
+							PGC_SIGHUP,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("idempotency.worker",
+							 "Lets the worker visit databases and purge them.",
+							 "Needs the library in shared_preload_libraries.",
+							 &guc_worker,
+							 true,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("idempotency");
 }

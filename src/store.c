@@ -53,14 +53,16 @@
 #include "access/relscan.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
+#include "background.h"
 #include "compat.h"
-#include "idempotency.h"
 
 /* Columns, in the order of the table. */
 enum
@@ -354,11 +356,86 @@ open_forget_index(Relation rel, LOCKMODE lockmode)
 }
 
 /*
- * Remove up to max_records forgotten records, oldest first; those another
- * transaction is working on are left alone.  Returns how many.
+ * Remove the record in the slot if it is forgotten and nobody changes it.
  */
-int64
-store_purge(Relation rel, int64 max_records)
+static bool
+purge_tuple(Relation rel, TupleTableSlot *slot, TimestampTz now)
+{
+	Record		rec;
+
+	record_from_tuple(rel, ExecCopySlotHeapTuple(slot), &rec);
+	return is_purgeable(&rec, now) &&
+		store_delete(rel, &rec, false) == ROW_CHANGED;
+}
+
+/*
+ * The same in a subtransaction: if it raises, the record stays and the batch
+ * takes note.  What an operator does (cancel, terminate) is raised again.
+ */
+static bool
+purge_tuple_carefully(Relation rel, TupleTableSlot *slot, TimestampTz now,
+					  PurgeBatch *batch)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile bool removed = false;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		removed = purge_tuple(rel, slot, now);
+		ReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
+			ReThrowError(error);
+		removed = false;
+		if (batch->failed++ == 0)
+			strlcpy(batch->fault, error->message, sizeof(batch->fault));
+	}
+	PG_END_TRY();
+	return removed;
+}
+
+/*
+ * Begin to walk records by forget_at, from a time on up to now.
+ */
+static IndexScanDesc
+begin_purge_scan(Relation rel, Relation index, SnapshotData *dirty,
+				 TimestampTz from, TimestampTz now)
+{
+	ScanKeyData keys[2];
+	IndexScanDesc scan;
+
+	ScanKeyInit(&keys[0], 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
+				TimestampTzGetDatum(now));
+	ScanKeyInit(&keys[1], 1, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
+				TimestampTzGetDatum(from));
+	InitDirtySnapshot(*dirty);
+	scan = compat_index_beginscan(rel, index, dirty, lengthof(keys), 0);
+	index_rescan(scan, keys, lengthof(keys), NULL, 0);
+	return scan;
+}
+
+/*
+ * Remove a batch of forgotten records, oldest first; those another transaction
+ * is working on are left alone.  Going on from where the batch before came to
+ * spares walking again over what that one has left behind, dead or alive.
+ */
+void
+store_purge(Relation rel, PurgeBatch *batch)
 {
 	Relation	index = open_forget_index(rel, AccessShareLock);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
@@ -366,29 +443,32 @@ store_purge(Relation rel, int64 max_records)
 												  "idempotency purge",
 												  ALLOCSET_DEFAULT_SIZES);
 	TimestampTz now = GetCurrentTimestamp();
-	int64		removed = 0;
+	int64		looks = 0;
 	SnapshotData dirty;
-	ScanKeyData skey;
-	IndexScanDesc scan;
+	IndexScanDesc scan = begin_purge_scan(rel, index, &dirty, batch->from, now);
 
-	ScanKeyInit(&skey, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
-				TimestampTzGetDatum(now));
-	InitDirtySnapshot(dirty);
-	scan = compat_index_beginscan(rel, index, &dirty, 1, 0);
-	index_rescan(scan, &skey, 1, NULL, 0);
-	while (removed < max_records &&
-		   index_getnext_slot(scan, ForwardScanDirection, slot))
+	batch->at_end = false;
+	while (batch->removed < batch->max_records &&
+		   (batch->max_looks == 0 || looks < batch->max_looks))
 	{
-		MemoryContext old = MemoryContextSwitchTo(context);
-		Record		rec;
+		MemoryContext old;
+		bool		isnull;
 
+		if (!index_getnext_slot(scan, ForwardScanDirection, slot))
+		{
+			batch->at_end = true;
+			break;
+		}
 		CHECK_FOR_INTERRUPTS();
-		record_from_tuple(rel, ExecCopySlotHeapTuple(slot), &rec);
-		if (!TransactionIdIsValid(dirty.xmin) &&
-			!TransactionIdIsValid(dirty.xmax) &&
-			is_purgeable(&rec, now) &&
-			store_delete(rel, &rec, false) == ROW_CHANGED)
-			removed++;
+		looks++;
+		batch->from = DatumGetTimestampTz(slot_getattr(slot, COL_FORGET_AT + 1, &isnull));
+		if (TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax))
+			continue;
+		old = MemoryContextSwitchTo(context);
+		if (batch->careful ?
+			purge_tuple_carefully(rel, slot, now, batch) :
+			purge_tuple(rel, slot, now))
+			batch->removed++;
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
 	}
@@ -396,7 +476,6 @@ store_purge(Relation rel, int64 max_records)
 	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, AccessShareLock);
 	MemoryContextDelete(context);
-	return removed;
 }
 
 /*

@@ -27,6 +27,7 @@ REVOKE ALL ON FUNCTION
 	idem_renew(idem_answer, interval),
 	idem_renew_key(text, text, bigint, interval, text),
 	idem_revoke(name, text),
+	idem_stat_visits(),
 	idem_status(text, text, text),
 	idem_unsure(idem_answer, jsonb),
 	idem_unsure_key(text, text, bigint, jsonb, text)
