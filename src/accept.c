@@ -103,7 +103,7 @@ typedef struct StartNext
 	char	   *operation;
 	int64		lease;
 	text	   *owner;
-	Relation	rel;
+	Store		store;
 	int			left;			/* how many more to start */
 } StartNext;
 
@@ -119,7 +119,7 @@ start_entry(const Work *work, void *arg)
 	Record		rec;
 
 	if (permit_find(&work->id) ||
-		store_probe_id(next->rel, &work->id, &rec) != PROBE_ROW ||
+		store_probe_id(&next->store, &work->id, &rec) != PROBE_ROW ||
 		rec.state != RECORD_ACCEPTED ||
 		!claim_snapshot_sees(&rec))
 		return true;
@@ -129,7 +129,7 @@ start_entry(const Work *work, void *arg)
 		return true;
 	claim.lease = next->lease;
 	claim.owner = next->owner;
-	claim.rel = next->rel;
+	claim.store = &next->store;
 	claim_decide(&claim);
 	if (claim.answer.verdict == VERDICT_EXECUTE)
 	{
@@ -164,9 +164,9 @@ idem_start_next(PG_FUNCTION_ARGS)
 	next.lease = claim_interval(fcinfo, 2, "lease", &call, call.policy->lease);
 	next.owner = ARG_TEXT(3);
 	next.left = PG_GETARG_INT32(1);
-	next.rel = store_open(true);
+	store_open(&next.store, true);
 	work_visit(next.operation, RECORD_ACCEPTED, GetCurrentTimestamp(),
 			   start_entry, &next);
-	table_close(next.rel, NoLock);
+	store_close(&next.store);
 	return (Datum) 0;
 }

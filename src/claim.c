@@ -277,8 +277,8 @@ bool
 claim_write(Claim *claim, PermitPrior prior, const Record *rec)
 {
 	if (prior == PRIOR_NOTHING)
-		return store_insert(claim->rel, rec);
-	return store_update(claim->rel, &claim->rec, rec, false) == ROW_CHANGED;
+		return store_insert(claim->store, rec);
+	return store_update(claim->store, &claim->rec, rec, false) == ROW_CHANGED;
 }
 
 /*
@@ -317,7 +317,8 @@ grant(Claim *claim, PermitPrior prior)
 
 	if (!alone(claim, &step))
 		return step;
-	if (prior != PRIOR_NOTHING)
+	/* what is forgotten is as good as purged: nothing to see */
+	if (prior == PRIOR_RECORD)
 		check_snapshot(claim);
 	return claim->kind->execute(claim, prior);
 }
@@ -571,7 +572,7 @@ static Step
 decide(Claim *claim)
 {
 	claim->now = GetCurrentTimestamp();
-	claim->found = store_probe(claim->rel, &claim->call.who, &claim->rec);
+	claim->found = store_probe(claim->store, &claim->call.who, &claim->rec);
 	if (claim->found == PROBE_ROW)
 		claim->life = life_of(&claim->rec, &claim->call, claim->now);
 	answer_init(&claim->answer, &claim->call.who);
@@ -687,11 +688,14 @@ claim_begin(Claim *claim, const ClaimKind *kind, text *operation, text *key,
 void
 claim_run(Claim *claim)
 {
+	Store		store;
+
 	if (answer_own_claim(claim))
 		return;
-	claim->rel = store_open(true);
+	store_open(&store, true);
+	claim->store = &store;
 	claim_decide(claim);
-	table_close(claim->rel, NoLock);
+	store_close(&store);
 }
 
 /*

@@ -47,7 +47,7 @@ struct Claim
 	uint8		fingerprint[IDEM_DIGEST_LEN];
 	int64		fingerprint_version;	/* normalisation it was made under */
 
-	Relation	rel;
+	Store	   *store;			/* the record table, open */
 	bool		locked;			/* we hold the lock of the id */
 	TimestampTz now;
 	ProbeResult found;

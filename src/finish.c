@@ -23,6 +23,7 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
@@ -199,7 +200,7 @@ static void
 finish_permit(const Finish *finish, Permit *permit)
 {
 	const Identity *who = &finish->call.who;
-	Relation	rel;
+	Store		store;
 	Record		rec = permit->rec;
 	bool		done;
 
@@ -211,18 +212,18 @@ finish_permit(const Finish *finish, Permit *permit)
 				 errmsg("cannot renew: operation \"%s\" (id %s) was claimed without a lease",
 						who->operation, id_text(&who->id)),
 				 errhint("An atomic claim lasts as long as its transaction.")));
-	rel = store_open(true);
+	store_open(&store, true);
 	if (finish->what == FINISH_RELEASE && permit->prior == PRIOR_NOTHING)
-		done = permit_withdraw(permit, rel, who);
+		done = permit_withdraw(permit, &store, who);
 	else if (finish->what == FINISH_RELEASE && permit->prior == PRIOR_FORGOTTEN &&
 			 !permit->written)
 		done = true;
 	else
 	{
 		apply(finish, &rec);
-		done = permit_write(permit, rel, who, &rec);
+		done = permit_write(permit, &store, who, &rec);
 	}
-	table_close(rel, NoLock);
+	store_close(&store);
 	if (!done)
 		refuse_not_yours(finish);
 	permit_settle(permit);
@@ -249,15 +250,23 @@ finish_closed(const Finish *finish, const Record *rec)
 static TimestampTz
 finish_record(Finish *finish)
 {
-	Relation	rel = store_open(true);
+	Store		store;
 	Record		found;
 	Record		rec;
 
+	store_open(&store, true);
 	for (;;)
 	{
 		finish->now = GetCurrentTimestamp();
-		if (store_probe(rel, &finish->call.who, &found) != PROBE_ROW)
+		if (store_probe(&store, &finish->call.who, &found) != PROBE_ROW)
 			refuse_no_claim(finish);
+
+		/* not by trying to update: that would take a transaction id */
+		if (TransactionIdIsValid(found.changer))
+		{
+			store_wait(&store, &found);
+			continue;
+		}
 		if (found.state != RECORD_PROCESSING || found.fence != finish->fence)
 		{
 			finish_closed(finish, &found);
@@ -268,10 +277,10 @@ finish_record(Finish *finish)
 			refuse_not_yours(finish);
 		rec = found;
 		apply(finish, &rec);
-		if (store_update(rel, &found, &rec, true) == ROW_CHANGED)
+		if (store_update(&store, &found, &rec, true) == ROW_CHANGED)
 			break;
 	}
-	table_close(rel, NoLock);
+	store_close(&store);
 	return rec.lease_until;
 }
 

@@ -262,9 +262,13 @@ typedef enum RowChange
 	ROW_MISSED					/* no longer there as read: look again */
 } RowChange;
 
-extern ProbeResult rows_probe(Relation heap, Oid index_oid,
-							  RegProcedure equal, Datum key,
-							  HeapTuple *tuple, TransactionId *other);
+typedef struct RowLook RowLook;
+
+extern RowLook *rows_look_begin(Relation heap, Oid index_oid,
+								RegProcedure equal);
+extern ProbeResult rows_look(RowLook *look, Datum key, HeapTuple *tuple,
+							 TransactionId *other);
+extern void rows_look_end(RowLook *look);
 extern bool rows_insert(Relation rel, HeapTuple tuple);
 extern RowChange rows_update(Relation rel, const ItemPointerData *tid,
 							 HeapTuple tuple, bool wait);
@@ -286,20 +290,30 @@ extern Relation catalog_open(Table table, LOCKMODE lockmode);
 extern bool catalog_policies_changed(void);
 
 /* store.c */
-extern Relation store_open(bool for_writing);
-extern ProbeResult store_probe(Relation rel, const Identity *who, Record *rec);
-extern ProbeResult store_probe_id(Relation rel, const pg_uuid_t *id,
+
+/* The record table, open for looking and, if so asked, for writing. */
+typedef struct Store
+{
+	Relation	rel;
+	RowLook    *look;
+} Store;
+
+extern void store_open(Store *store, bool for_writing);
+extern void store_close(Store *store);
+extern ProbeResult store_probe(Store *store, const Identity *who, Record *rec);
+extern ProbeResult store_probe_id(Store *store, const pg_uuid_t *id,
 								  Record *rec);
+extern void store_wait(Store *store, const Record *rec);
 extern void identity_of_record(Identity *who, const Record *rec);
-extern bool store_insert(Relation rel, const Record *rec);
-extern RowChange store_update(Relation rel, const Record *found,
+extern bool store_insert(Store *store, const Record *rec);
+extern RowChange store_update(Store *store, const Record *found,
 							  const Record *rec, bool wait);
-extern RowChange store_delete(Relation rel, const Record *found, bool wait);
-extern bool store_needs_normalisation(Relation rel, int64 version);
+extern RowChange store_delete(Store *store, const Record *found, bool wait);
+extern bool store_needs_normalisation(Store *store, int64 version);
 
 typedef struct PurgeBatch PurgeBatch;	/* background.h */
 
-extern void store_purge(Relation rel, PurgeBatch *batch);
+extern void store_purge(Store *store, PurgeBatch *batch);
 
 /* work.c */
 
@@ -387,9 +401,9 @@ extern bool permit_room(void);
 extern void permit_open(const Record *rec, PermitPrior prior,
 						const Record *found, bool written);
 extern Permit *permit_find(const pg_uuid_t *id);
-extern bool permit_write(const Permit *permit, Relation rel,
+extern bool permit_write(const Permit *permit, Store *store,
 						 const Identity *who, const Record *rec);
-extern bool permit_withdraw(const Permit *permit, Relation rel,
+extern bool permit_withdraw(const Permit *permit, Store *store,
 							const Identity *who);
 extern void permit_settle(Permit *permit);
 extern void permit_mark_repeated(const Identity *who);

@@ -77,14 +77,14 @@ sees_all(FunctionCallInfo fcinfo)
  * may see it.
  */
 static bool
-put_entry(FunctionCallInfo fcinfo, const Listing *listing, Relation rel,
+put_entry(FunctionCallInfo fcinfo, const Listing *listing, Store *store,
 		  const Work *work)
 {
 	Call		call = {0};
 	Record		rec;
 	Answer		answer;
 
-	if (store_probe_id(rel, &work->id, &rec) != PROBE_ROW)
+	if (store_probe_id(store, &work->id, &rec) != PROBE_ROW)
 		return false;
 	identity_of_record(&call.who, &rec);
 	if (listing->principal && strcmp(call.who.principal, listing->principal) != 0)
@@ -107,7 +107,7 @@ Datum
 idem_list(PG_FUNCTION_ARGS)
 {
 	Listing		listing = {0};
-	Relation	rel;
+	Store		store;
 	ListCell   *lc;
 	int			left;
 
@@ -130,13 +130,13 @@ idem_list(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	work_visit_all(collect, &listing);
 	list_sort(listing.work, oldest_first);
-	rel = store_open(false);
+	store_open(&store, false);
 	foreach(lc, listing.work)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (put_entry(fcinfo, &listing, rel, lfirst(lc)) && --left == 0)
+		if (put_entry(fcinfo, &listing, &store, lfirst(lc)) && --left == 0)
 			break;
 	}
-	table_close(rel, NoLock);
+	store_close(&store);
 	return (Datum) 0;
 }

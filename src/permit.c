@@ -356,6 +356,11 @@ permit_remove(Permit *permit)
 		*link = permit->previous;
 	}
 	dlist_delete(&permit->opened_node);
+	pfree(permit->rec.principal);
+	pfree(permit->rec.operation);
+	pfree(permit->rec.key);
+	if (permit->rec.owner)
+		pfree(permit->rec.owner);
 	pfree(permit);
 }
 
@@ -399,23 +404,23 @@ is_as_claimed(const Permit *permit, const Record *found)
  * its former owner, or somebody writing past the locks, was first.
  */
 bool
-permit_write(const Permit *permit, Relation rel, const Identity *who,
+permit_write(const Permit *permit, Store *store, const Identity *who,
 			 const Record *rec)
 {
 	if (permit->prior == PRIOR_NOTHING && !permit->written)
-		return store_insert(rel, rec);
+		return store_insert(store, rec);
 	for (;;)
 	{
 		Record		found;
-		ProbeResult result = store_probe(rel, who, &found);
+		ProbeResult result = store_probe(store, who, &found);
 
 		/* purge did what everybody saw already */
 		if (result == PROBE_NOTHING && permit->prior == PRIOR_FORGOTTEN &&
 			!permit->written)
-			return store_insert(rel, rec);
+			return store_insert(store, rec);
 		if (result != PROBE_ROW || !is_as_claimed(permit, &found))
 			return false;
-		if (store_update(rel, &found, rec, true) == ROW_CHANGED)
+		if (store_update(store, &found, rec, true) == ROW_CHANGED)
 			return true;
 	}
 }
@@ -425,15 +430,15 @@ permit_write(const Permit *permit, Relation rel, const Identity *who,
  * permit_write.
  */
 bool
-permit_withdraw(const Permit *permit, Relation rel, const Identity *who)
+permit_withdraw(const Permit *permit, Store *store, const Identity *who)
 {
 	Record		found;
 
 	if (!permit->written)
 		return true;
-	return store_probe(rel, who, &found) == PROBE_ROW &&
+	return store_probe(store, who, &found) == PROBE_ROW &&
 		is_as_claimed(permit, &found) &&
-		store_delete(rel, &found, true) == ROW_CHANGED;
+		store_delete(store, &found, true) == ROW_CHANGED;
 }
 
 /*

@@ -90,12 +90,14 @@ read_row(Table table, RegProcedure equal, Datum key, Relation *rel)
 {
 	HeapTuple	tuple;
 	TransactionId other;
+	RowLook    *look;
+	ProbeResult result;
 
 	*rel = catalog_open(table, AccessShareLock);
-	if (rows_probe(*rel, compat_primary_key_index(*rel), equal, key,
-				   &tuple, &other) != PROBE_ROW)
-		return NULL;
-	return tuple;
+	look = rows_look_begin(*rel, compat_primary_key_index(*rel), equal);
+	result = rows_look(look, key, &tuple, &other);
+	rows_look_end(look);
+	return result == PROBE_ROW ? tuple : NULL;
 }
 
 /*

@@ -30,7 +30,7 @@ PG_FUNCTION_INFO_V1(idem_purge);
  * once a day at most, and only when there is nothing else to purge.
  */
 static void
-purge_normalisations(Relation rel)
+purge_normalisations(Store *store)
 {
 	Oid			types[1] = {INT8OID};
 	Datum		values[1];
@@ -48,7 +48,7 @@ purge_normalisations(Relation rel)
 	for (uint64 i = 0; i < n; i++)
 	{
 		values[0] = SPI_getbinval(due->vals[i], due->tupdesc, 1, &isnull);
-		if (store_needs_normalisation(rel, DatumGetInt64(values[0])))
+		if (store_needs_normalisation(store, DatumGetInt64(values[0])))
 			SPI_execute_with_args("UPDATE idempotency_internal.normalisation"
 								  " SET check_after = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 day'"
 								  " WHERE version OPERATOR(pg_catalog.=) $1",
@@ -71,15 +71,15 @@ purge_normalisations(Relation rel)
 bool
 purge_batch(PurgeBatch *batch)
 {
-	Relation	rel;
+	Store		store;
 
 	if (!ConditionalLockRelationOid(catalog_relid(TABLE_POLICY), ShareLock))
 		return false;
-	rel = store_open(true);
-	store_purge(rel, batch);
+	store_open(&store, true);
+	store_purge(&store, batch);
 	if (batch->removed == 0 && batch->at_end)
-		purge_normalisations(rel);
-	table_close(rel, NoLock);
+		purge_normalisations(&store);
+	store_close(&store);
 	return true;
 }
 

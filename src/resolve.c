@@ -97,7 +97,7 @@ idem_cancel(PG_FUNCTION_ARGS)
 typedef struct Reconcile
 {
 	FunctionCallInfo fcinfo;
-	Relation	rel;
+	Store		store;
 	int64		lease;
 	List	   *due;			/* of Work */
 } Reconcile;
@@ -166,14 +166,14 @@ put_unknown(FunctionCallInfo fcinfo, const Identity *who, const Record *rec,
  * Hand one record out, if it is unknown and nobody else has it.
  */
 static bool
-hand_out(const Reconcile *reconcile, const Work *entry)
+hand_out(Reconcile *reconcile, const Work *entry)
 {
 	Call		call = {0};
 	Record		rec;
 	Work		work;
 	int64		fence;
 
-	if (store_probe_id(reconcile->rel, &entry->id, &rec) != PROBE_ROW)
+	if (store_probe_id(&reconcile->store, &entry->id, &rec) != PROBE_ROW)
 		return false;
 	identity_of_record(&call.who, &rec);
 	call.policy = policy_get(call.who.operation);
@@ -183,7 +183,7 @@ hand_out(const Reconcile *reconcile, const Work *entry)
 		return false;
 
 	/* look again under the lock, and keep it if it is ours to hand out */
-	if (store_probe(reconcile->rel, &call.who, &rec) == PROBE_ROW &&
+	if (store_probe(&reconcile->store, &call.who, &rec) == PROBE_ROW &&
 		!TransactionIdIsValid(rec.changer) &&
 		life_of(&rec, &call, GetCurrentTimestamp()) == LIFE_UNKNOWN &&
 		work_find(&entry->id, &work) &&
@@ -238,7 +238,7 @@ idem_reconcile(PG_FUNCTION_ARGS)
 	reconcile.lease = reconcile_lease(fcinfo, call.who.operation);
 
 	InitMaterializedSRF(fcinfo, 0);
-	reconcile.rel = store_open(true);
+	store_open(&reconcile.store, true);
 	work_visit(call.who.operation, RECORD_PROCESSING, GetCurrentTimestamp(),
 			   collect, &reconcile);
 	list_sort(reconcile.due, oldest_first);
@@ -249,7 +249,7 @@ idem_reconcile(PG_FUNCTION_ARGS)
 		if (hand_out(&reconcile, lfirst(lc)) && --left == 0)
 			break;
 	}
-	table_close(reconcile.rel, NoLock);
+	store_close(&reconcile.store);
 	return (Datum) 0;
 }
 
@@ -366,7 +366,7 @@ idem_resolve(PG_FUNCTION_ARGS)
 	Datum		detail = PG_ARGISNULL(3) ? (Datum) 0 :
 	JsonbPGetDatum(PG_GETARG_JSONB_P(3));
 	int64		fence = PG_ARGISNULL(5) ? 0 : PG_GETARG_INT64(5);
-	Relation	rel;
+	Store		store;
 	Answer		answer;
 	Record		found;
 	Record		rec;
@@ -378,16 +378,16 @@ idem_resolve(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(5) && fence == 0)
 		refuse_resolve(&call.who, "another reconciler has it");
 
-	rel = store_open(true);
+	store_open(&store, true);
 	do
 	{
-		if (store_probe(rel, &call.who, &found) != PROBE_ROW)
+		if (store_probe(&store, &call.who, &found) != PROBE_ROW)
 			refuse_resolve(&call.who, "it is not unknown");
 		check_resolvable(&call, &found, fence);
 		rec = found;
 		apply_outcome(&call, outcome, detail, &rec);
-	} while (store_update(rel, &found, &rec, true) != ROW_CHANGED);
-	table_close(rel, NoLock);
+	} while (store_update(&store, &found, &rec, true) != ROW_CHANGED);
+	store_close(&store);
 
 	status_of_record(&call, &rec, &answer);
 	return answer_datum(fcinfo, &answer);
@@ -405,16 +405,16 @@ Datum
 idem_redact(PG_FUNCTION_ARGS)
 {
 	Call		call;
-	Relation	rel;
+	Store		store;
 	Record		found;
 	Record		rec;
 
 	call_begin(&call, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
 	refuse_unless_writable("redact", &call.who);
-	rel = store_open(true);
+	store_open(&store, true);
 	do
 	{
-		if (store_probe(rel, &call.who, &found) != PROBE_ROW)
+		if (store_probe(&store, &call.who, &found) != PROBE_ROW)
 			ereport(ERROR,
 					(errcode(ERRCODE_IDEM_NO_CLAIM),
 					 errmsg("cannot redact operation \"%s\" (id %s): nothing is on record",
@@ -424,7 +424,7 @@ idem_redact(PG_FUNCTION_ARGS)
 			break;
 		rec = found;
 		rec.result = rec.error = (Datum) 0;
-	} while (store_update(rel, &found, &rec, true) != ROW_CHANGED);
-	table_close(rel, NoLock);
+	} while (store_update(&store, &found, &rec, true) != ROW_CHANGED);
+	store_close(&store);
 	PG_RETURN_VOID();
 }

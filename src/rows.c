@@ -79,35 +79,55 @@ probe_pass(IndexScanDesc scan, SnapshotData *dirty, TupleTableSlot *slot,
 	}
 }
 
+/* A unique index kept open between look-ups. */
+struct RowLook
+{
+	Relation	index;
+	RegProcedure equal;
+	TupleTableSlot *slot;
+	SnapshotData dirty;
+	IndexScanDesc scan;
+};
+
 /*
- * Find the row with this key in a unique index on one column, compared by
- * the function equal under collation "C".  The caller holds a lock on heap.
+ * Get ready to look rows up by a unique index on one column, compared by the
+ * function equal under collation "C".  The caller holds a lock on heap until
+ * rows_look_end().
+ */
+RowLook *
+rows_look_begin(Relation heap, Oid index_oid, RegProcedure equal)
+{
+	RowLook    *look = palloc(sizeof(RowLook));
+
+	look->index = index_open(index_oid, AccessShareLock);
+	look->equal = equal;
+	look->slot = table_slot_create(heap, NULL);
+	InitDirtySnapshot(look->dirty);
+	look->scan = compat_index_beginscan(heap, look->index, &look->dirty, 1, 0);
+	return look;
+}
+
+/*
+ * Find the row with this key.
  *
  * PROBE_ROW: *tuple is a copy, made in the current memory context, of the last
  * committed version or our own; *other is valid if another open transaction is
  * changing it.  PROBE_IN_FLIGHT: there are only versions of another open
- * transaction, *other.
+ * transaction, *other.  Nothing stays pinned.
  */
 ProbeResult
-rows_probe(Relation heap, Oid index_oid, RegProcedure equal, Datum key,
-		   HeapTuple *tuple, TransactionId *other)
+rows_look(RowLook *look, Datum key, HeapTuple *tuple, TransactionId *other)
 {
-	Relation	index = index_open(index_oid, AccessShareLock);
-	TupleTableSlot *slot = table_slot_create(heap, NULL);
 	bool		repeated = false;
-	SnapshotData dirty;
 	ScanKeyData skey;
-	IndexScanDesc scan;
 	Sighting	seen;
 
-	ScanKeyInit(&skey, 1, BTEqualStrategyNumber, equal, key);
-	InitDirtySnapshot(dirty);
-	scan = compat_index_beginscan(heap, index, &dirty, 1, 0);
+	ScanKeyInit(&skey, 1, BTEqualStrategyNumber, look->equal, key);
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
-		index_rescan(scan, &skey, 1, NULL, 0);
-		probe_pass(scan, &dirty, slot, &seen);
+		index_rescan(look->scan, &skey, 1, NULL, 0);
+		probe_pass(look->scan, &look->dirty, look->slot, &seen);
 		if (seen.settled > 1)
 			continue;
 		if (seen.settled == 0 && seen.entries && !repeated &&
@@ -118,15 +138,26 @@ rows_probe(Relation heap, Oid index_oid, RegProcedure equal, Datum key,
 		}
 		break;
 	}
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	index_close(index, NoLock);
+	ExecClearTuple(look->slot);
+	table_index_fetch_reset(look->scan->xs_heapfetch);
 
 	*tuple = seen.tuple;
 	*other = seen.other;
 	if (seen.settled == 1)
 		return PROBE_ROW;
 	return TransactionIdIsValid(seen.other) ? PROBE_IN_FLIGHT : PROBE_NOTHING;
+}
+
+/*
+ * Close it; the lock on the index is kept to the end of the transaction.
+ */
+void
+rows_look_end(RowLook *look)
+{
+	index_endscan(look->scan);
+	ExecDropSingleTupleTableSlot(look->slot);
+	index_close(look->index, NoLock);
+	pfree(look);
 }
 
 /* What executor routines want beside the tuple. */

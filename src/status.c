@@ -43,12 +43,12 @@ typedef struct Status
  * Look.  False if what was seen has changed meanwhile: look again.
  */
 static bool
-look(Status *status, Relation rel)
+look(Status *status, Store *store)
 {
 	const Identity *who = &status->call.who;
 
 	status->held = !RecoveryInProgress() && permit_holder(&who->id, &status->holder);
-	status->found = store_probe(rel, who, &status->rec);
+	status->found = store_probe(store, who, &status->rec);
 	status->now = GetCurrentTimestamp();
 	status->life = status->found != PROBE_ROW ? LIFE_FORGOTTEN :
 		life_of(&status->rec, &status->call, status->now);
@@ -178,7 +178,7 @@ idem_status(PG_FUNCTION_ARGS)
 {
 	Status		status = {0};
 	Answer		answer;
-	Relation	rel;
+	Store		store;
 	const Permit *permit;
 
 	call_begin(&status.call, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
@@ -194,10 +194,10 @@ idem_status(PG_FUNCTION_ARGS)
 		return answer_datum(fcinfo, &answer);
 	}
 
-	rel = store_open(false);
-	while (!look(&status, rel))
+	store_open(&store, false);
+	while (!look(&status, &store))
 		CHECK_FOR_INTERRUPTS();
-	table_close(rel, NoLock);
+	store_close(&store);
 
 	tell(&status, &answer);
 	return answer_datum(fcinfo, &answer);

@@ -55,6 +55,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -90,11 +91,23 @@ enum
 /*
  * Open the record table for reading, or for claims and changes.
  */
-Relation
-store_open(bool for_writing)
+void
+store_open(Store *store, bool for_writing)
 {
-	return catalog_open(TABLE_RECORD,
-						for_writing ? RowExclusiveLock : AccessShareLock);
+	store->rel = catalog_open(TABLE_RECORD,
+							  for_writing ? RowExclusiveLock : AccessShareLock);
+	store->look = rows_look_begin(store->rel,
+								  compat_primary_key_index(store->rel), F_UUID_EQ);
+}
+
+/*
+ * Close it; locks are kept to the end of the transaction.
+ */
+void
+store_close(Store *store)
+{
+	rows_look_end(store->look);
+	table_close(store->rel, NoLock);
 }
 
 /*
@@ -237,16 +250,15 @@ check_texts(const Record *rec, const Identity *who)
  * transaction of PROBE_IN_FLIGHT.
  */
 ProbeResult
-store_probe_id(Relation rel, const pg_uuid_t *id, Record *rec)
+store_probe_id(Store *store, const pg_uuid_t *id, Record *rec)
 {
 	HeapTuple	tuple;
 	TransactionId other;
-	ProbeResult result = rows_probe(rel, compat_primary_key_index(rel),
-									F_UUID_EQ, UUIDPGetDatum(id),
-									&tuple, &other);
+	ProbeResult result = rows_look(store->look, UUIDPGetDatum(id), &tuple,
+								   &other);
 
 	if (result == PROBE_ROW)
-		record_from_tuple(rel, tuple, rec);
+		record_from_tuple(store->rel, tuple, rec);
 	rec->changer = other;
 	return result;
 }
@@ -255,13 +267,25 @@ store_probe_id(Relation rel, const pg_uuid_t *id, Record *rec)
  * The same for an identity, whose texts are compared.  Raises ID099.
  */
 ProbeResult
-store_probe(Relation rel, const Identity *who, Record *rec)
+store_probe(Store *store, const Identity *who, Record *rec)
 {
-	ProbeResult result = store_probe_id(rel, &who->id, rec);
+	ProbeResult result = store_probe_id(store, &who->id, rec);
 
 	if (result == PROBE_ROW)
 		check_texts(rec, who);
 	return result;
+}
+
+/*
+ * Wait for the transaction that is changing the record to end.  May raise
+ * 40P01 and 55P03 like any wait.
+ */
+void
+store_wait(Store *store, const Record *rec)
+{
+	ItemPointerData tid = rec->tid;
+
+	XactLockTableWait(rec->changer, store->rel, &tid, XLTW_Update);
 }
 
 /*
@@ -283,9 +307,9 @@ identity_of_record(Identity *who, const Record *rec)
  * the lock of the id.
  */
 bool
-store_insert(Relation rel, const Record *rec)
+store_insert(Store *store, const Record *rec)
 {
-	if (!rows_insert(rel, tuple_from_record(rel, rec)))
+	if (!rows_insert(store->rel, tuple_from_record(store->rel, rec)))
 		return false;
 	work_follow(NULL, rec);
 	return true;
@@ -296,10 +320,10 @@ store_insert(Relation rel, const Record *rec)
  * that is changing it.
  */
 RowChange
-store_update(Relation rel, const Record *found, const Record *rec, bool wait)
+store_update(Store *store, const Record *found, const Record *rec, bool wait)
 {
-	RowChange	change = rows_update(rel, &found->tid,
-									 tuple_from_record(rel, rec), wait);
+	RowChange	change = rows_update(store->rel, &found->tid,
+									 tuple_from_record(store->rel, rec), wait);
 
 	if (change == ROW_CHANGED)
 		work_follow(found, rec);
@@ -311,9 +335,9 @@ store_update(Relation rel, const Record *found, const Record *rec, bool wait)
  * store_update.
  */
 RowChange
-store_delete(Relation rel, const Record *found, bool wait)
+store_delete(Store *store, const Record *found, bool wait)
 {
-	return rows_delete(rel, &found->tid, wait);
+	return rows_delete(store->rel, &found->tid, wait);
 }
 
 /*
@@ -359,13 +383,13 @@ open_forget_index(Relation rel, LOCKMODE lockmode)
  * Remove the record in the slot if it is forgotten and nobody changes it.
  */
 static bool
-purge_tuple(Relation rel, TupleTableSlot *slot, TimestampTz now)
+purge_tuple(Store *store, TupleTableSlot *slot, TimestampTz now)
 {
 	Record		rec;
 
-	record_from_tuple(rel, ExecCopySlotHeapTuple(slot), &rec);
+	record_from_tuple(store->rel, ExecCopySlotHeapTuple(slot), &rec);
 	return is_purgeable(&rec, now) &&
-		store_delete(rel, &rec, false) == ROW_CHANGED;
+		store_delete(store, &rec, false) == ROW_CHANGED;
 }
 
 /*
@@ -373,7 +397,7 @@ purge_tuple(Relation rel, TupleTableSlot *slot, TimestampTz now)
  * takes note.  What an operator does (cancel, terminate) is raised again.
  */
 static bool
-purge_tuple_carefully(Relation rel, TupleTableSlot *slot, TimestampTz now,
+purge_tuple_carefully(Store *store, TupleTableSlot *slot, TimestampTz now,
 					  PurgeBatch *batch)
 {
 	MemoryContext context = CurrentMemoryContext;
@@ -384,7 +408,7 @@ purge_tuple_carefully(Relation rel, TupleTableSlot *slot, TimestampTz now,
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		removed = purge_tuple(rel, slot, now);
+		removed = purge_tuple(store, slot, now);
 		ReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
@@ -435,8 +459,9 @@ begin_purge_scan(Relation rel, Relation index, SnapshotData *dirty,
  * spares walking again over what that one has left behind, dead or alive.
  */
 void
-store_purge(Relation rel, PurgeBatch *batch)
+store_purge(Store *store, PurgeBatch *batch)
 {
+	Relation	rel = store->rel;
 	Relation	index = open_forget_index(rel, AccessShareLock);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
@@ -466,8 +491,8 @@ store_purge(Relation rel, PurgeBatch *batch)
 			continue;
 		old = MemoryContextSwitchTo(context);
 		if (batch->careful ?
-			purge_tuple_carefully(rel, slot, now, batch) :
-			purge_tuple(rel, slot, now))
+			purge_tuple_carefully(store, slot, now, batch) :
+			purge_tuple(store, slot, now))
 			batch->removed++;
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
@@ -483,15 +508,15 @@ store_purge(Relation rel, PurgeBatch *batch)
  * normalisation settings?  Reads the whole table.
  */
 bool
-store_needs_normalisation(Relation rel, int64 version)
+store_needs_normalisation(Store *store, int64 version)
 {
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TupleTableSlot *slot = table_slot_create(store->rel, NULL);
 	bool		needed = false;
 	SnapshotData dirty;
 	TableScanDesc scan;
 
 	InitDirtySnapshot(dirty);
-	scan = table_beginscan(rel, &dirty, 0, NULL);
+	scan = table_beginscan(store->rel, &dirty, 0, NULL);
 	while (!needed && table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
 		bool		isnull;

@@ -96,9 +96,13 @@ find_in(Relation rel, const pg_uuid_t *id, Work *work)
 {
 	HeapTuple	tuple;
 	TransactionId other;
+	RowLook    *look;
+	ProbeResult result;
 
-	if (rows_probe(rel, compat_primary_key_index(rel), F_UUID_EQ,
-				   UUIDPGetDatum(id), &tuple, &other) != PROBE_ROW)
+	look = rows_look_begin(rel, compat_primary_key_index(rel), F_UUID_EQ);
+	result = rows_look(look, UUIDPGetDatum(id), &tuple, &other);
+	rows_look_end(look);
+	if (result != PROBE_ROW)
 		return false;
 	work_from_tuple(rel, tuple, work);
 	return true;
@@ -174,23 +178,22 @@ work_follow(const Record *before, const Record *after)
 	rel = catalog_open(TABLE_OPEN_WORK, RowExclusiveLock);
 	make_work(after, &work);
 
-	/* a reconciler noting its try is waited for: it is quick */
+	/*
+	 * Normally there is an entry exactly if the record was listed before, but
+	 * this is a list of hints: one left behind by a record that was deleted
+	 * by hand is taken over.
+	 */
 	for (;;)
 	{
-		RowChange	change;
+		bool		there = find_in(rel, &after->id, &found);
 
-		if (!listed || !find_in(rel, &after->id, &found))
-		{
-			if (wanted && !rows_insert(rel, tuple_from_work(rel, &work)))
-				elog(ERROR, "record %s is in the work list already",
-					 id_text(&after->id));
+		CHECK_FOR_INTERRUPTS();
+		if (!there && (!wanted || rows_insert(rel, tuple_from_work(rel, &work))))
 			break;
-		}
-		if (!wanted)
-			change = rows_delete(rel, &found.tid, true);
-		else
-			change = rows_update(rel, &found.tid, tuple_from_work(rel, &work), true);
-		if (change == ROW_CHANGED)
+		if (there && !wanted && rows_delete(rel, &found.tid, true) == ROW_CHANGED)
+			break;
+		if (there && wanted &&
+			rows_update(rel, &found.tid, tuple_from_work(rel, &work), true) == ROW_CHANGED)
 			break;
 	}
 	table_close(rel, NoLock);

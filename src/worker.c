@@ -145,7 +145,7 @@ work(Stay *stay)
 		stay->outcome = VISIT_BUSY;
 		return;
 	}
-	rel = store_open(true);
+	rel = catalog_open(TABLE_RECORD, NoLock);
 	GetUserIdAndSecContext(&user, &context);
 	SetUserIdAndSecContext(rel->rd_rel->relowner,
 						   context | SECURITY_RESTRICTED_OPERATION);

@@ -1,0 +1,60 @@
+-- What a regress test starts with: quiet output, pgTAP beside the extension,
+-- a principal, and a few words to test with.  Errors print as their SQLSTATE.
+--
+--	\getenv abs_srcdir PG_ABS_SRCDIR
+--	\set suite :abs_srcdir '/lib/suite.sql'
+--	\i :suite
+\set QUIET 1
+\pset format unaligned
+\pset tuples_only on
+\pset fieldsep '\n'
+\set VERBOSITY sqlstate
+SET client_min_messages = warning;
+SET lc_messages = 'C';
+CREATE EXTENSION IF NOT EXISTS idempotency;
+CREATE SCHEMA IF NOT EXISTS tap;
+CREATE EXTENSION IF NOT EXISTS pgtap SCHEMA tap;
+SELECT format('SET search_path = %s', string_agg(extnamespace::regnamespace::text, ', ' ORDER BY extname))
+  FROM pg_extension WHERE extname IN ('idempotency', 'pgtap') \gexec
+SET idempotency.principal = 'acme';
+
+-- An answer in words: verdict, state, advice, then the fields that are there.
+-- "who" stands for id, principal, operation and key.
+CREATE FUNCTION pg_temp.shape(a idem_answer) RETURNS text
+LANGUAGE sql STABLE AS $$
+SELECT concat_ws(' ', coalesce(a.verdict::text, '-'), a.state, a.advice) || ':'
+	|| CASE WHEN a.id = idem_id(a.operation, a.key, a.principal) THEN ' who' ELSE '' END
+	|| coalesce((SELECT string_agg(' ' || field, '' ORDER BY n)
+	  FROM unnest('{fence,attempt,result,error,retry_after,holder,claimed_at,finished_at,lease_until,expires_at,forget_at}'::text[])
+		WITH ORDINALITY f (field, n)
+	 WHERE to_jsonb(a)->field <> 'null'), '')
+$$;
+
+-- As if that much time had passed for a record.
+CREATE FUNCTION pg_temp.age(operation text, key text, by interval) RETURNS void
+LANGUAGE sql AS $$
+UPDATE idempotency_internal.record
+   SET claimed_at = claimed_at - by, finished_at = finished_at - by, lease_until = lease_until - by,
+	expires_at = expires_at - by, forget_at = forget_at - by
+ WHERE id = idem_id($1, $2)
+$$;
+
+-- What a statement raises, in full.
+CREATE FUNCTION pg_temp.raised(query text, OUT state text, OUT message text, OUT detail text, OUT hint text)
+LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE query;
+	state := 'none';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
+		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+END
+$$;
+
+-- One record as it is stored, without what differs from run to run.
+CREATE FUNCTION pg_temp.stored(operation text, key text) RETURNS text
+LANGUAGE sql STABLE AS $$
+SELECT concat_ws(' ', r.state, r.attempt, r.owner, r.result, r.error)
+  FROM idempotency_internal.record r WHERE r.id = idem_id($1, $2)
+$$;
+SELECT * FROM no_plan();
