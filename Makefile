@@ -12,7 +12,7 @@ EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" idempotency
 # The rooms of src/, in reading order; src/README.md is the map.
 ROOMS = idempotency guc catalog answer settings policy define grant \
 	identity fingerprint canonical normalise members number writer utf8 digest \
-	claim finish status accept once run resolve list retry launcher worker visits purge shared life permit store work rows
+	claim finish status accept once run resolve list retry launcher worker visits activity counters purge shared life permit store work rows
 
 MODULE_big = idempotency
 OBJS = $(ROOMS:%=src/%.o)

@@ -22,6 +22,7 @@
 typedef enum SharedLock
 {
 	LOCK_VISITS,
+	LOCK_COUNTERS,
 	N_SHARED_LOCKS
 } SharedLock;
 

@@ -29,6 +29,7 @@
 
 #include "claim.h"
 #include "compat.h"
+#include "counters.h"
 
 #define NAP_MS 2L
 
@@ -600,13 +601,35 @@ nap(TimestampTz deadline)
 }
 
 /*
+ * An answer leaves: tell those who watch.
+ */
+static void
+observe(const Claim *claim)
+{
+	if (!claim->kind->withdraws)
+		counters_claim(claim);
+}
+
+/*
+ * It had to wait for others.
+ */
+static void
+observe_wait(const Claim *claim, int64 microseconds)
+{
+	counters_add(claim->call.policy->counters, COUNT_WAITS, 1);
+	counters_add(claim->call.policy->counters, COUNT_WAIT_MICROSECONDS, microseconds);
+}
+
+/*
  * Decide, waiting for others as long as the claim allows.  The record table
  * must be open.
  */
 void
 claim_decide(Claim *claim)
 {
-	TimestampTz deadline = time_after(GetCurrentTimestamp(), claim->wait);
+	TimestampTz start = GetCurrentTimestamp();
+	TimestampTz deadline = time_after(start, claim->wait);
+	bool		waited = false;
 	Step		step;
 
 	for (;;)
@@ -623,9 +646,13 @@ claim_decide(Claim *claim)
 			claim->locked = false;
 		}
 		if (step == STEP_ANSWERED || GetCurrentTimestamp() >= deadline)
-			return;
+			break;
+		waited = true;
 		nap(deadline);
 	}
+	if (waited)
+		observe_wait(claim, GetCurrentTimestamp() - start);
+	observe(claim);
 }
 
 /*
@@ -643,6 +670,7 @@ answer_own_claim(Claim *claim)
 	(void) answer_in_flight(claim, MyProcPid);
 	claim->answer.attempt = permit->rec.attempt;
 	claim->answer.claimed_at = permit->rec.claimed_at;
+	observe(claim);
 	return true;
 }
 

@@ -29,6 +29,7 @@ typedef struct ClaimKind
 	bool		takes_overrun;	/* so may one whose lease is over, by policy */
 	bool		needs_record;	/* nothing on record is ID001 */
 	bool		needs_outcome;	/* anything undecided is worth waiting for */
+	bool		withdraws;		/* is no request to execute */
 
 	/* what "execute" means; the lock of the id is held */
 	Step		(*execute) (Claim *claim, PermitPrior prior);

@@ -30,7 +30,7 @@
 #include "utils/builtins.h"
 
 #include "compat.h"
-#include "idempotency.h"
+#include "counters.h"
 
 PG_FUNCTION_INFO_V1(idem_complete);
 PG_FUNCTION_INFO_V1(idem_complete_key);
@@ -86,6 +86,7 @@ refuse_no_claim(const Finish *finish)
 static void
 refuse_not_yours(const Finish *finish)
 {
+	counters_add(finish->call.policy->counters, COUNT_STALE_FENCE, 1);
 	ereport(ERROR,
 			(errcode(ERRCODE_IDEM_NOT_YOURS),
 			 errmsg("cannot %s: the claim of operation \"%s\" (id %s) is no longer yours",
@@ -188,6 +189,25 @@ is_repetition(const Finish *finish, const Record *rec)
 	return false;
 }
 
+/*
+ * What the owner said is recorded: count it.
+ */
+static void
+observe(const Finish *finish, const Record *rec)
+{
+	static const Counter by_name[] = {
+		[FINISH_COMPLETE] = COUNT_COMPLETED,
+		[FINISH_FAIL] = COUNT_FAILED,
+		[FINISH_UNSURE] = COUNT_UNSURE,
+		[FINISH_RENEW] = COUNT_RENEWED,
+		[FINISH_RELEASE] = COUNT_RELEASED,
+	};
+
+	counters_add(finish->call.policy->counters,
+				 rec->state == RECORD_RETRYABLE ? COUNT_FAILED_RETRYABLE :
+				 by_name[finish->what], 1);
+}
+
 /*----
  * The two ways.
  *----
@@ -227,6 +247,7 @@ finish_permit(const Finish *finish, Permit *permit)
 	if (!done)
 		refuse_not_yours(finish);
 	permit_settle(permit);
+	observe(finish, &rec);
 }
 
 /*
@@ -278,7 +299,12 @@ finish_record(Finish *finish)
 		rec = found;
 		apply(finish, &rec);
 		if (store_update(&store, &found, &rec, true) == ROW_CHANGED)
+		{
+			observe(finish, &rec);
+			if (found.lease_until <= finish->now)
+				counters_add(finish->call.policy->counters, COUNT_LEASE_OVERRUN, 1);
 			break;
+		}
 	}
 	store_close(&store);
 	return rec.lease_until;

@@ -63,12 +63,15 @@ static const struct
 	{TIER_WORKER, "idem_start"},
 	{TIER_WORKER, "idem_start_next"},
 	{TIER_MONITOR, "idem_list"},
+	{TIER_MONITOR, "idem_stat_claims"},
+	{TIER_MONITOR, "idem_stat_counters"},
 	{TIER_MONITOR, "idem_stat_visits"},
 	{TIER_ADMIN, "idem_define"},
 	{TIER_ADMIN, "idem_grant"},
 	{TIER_ADMIN, "idem_purge"},
 	{TIER_ADMIN, "idem_redact"},
 	{TIER_ADMIN, "idem_revoke"},
+	{TIER_ADMIN, "idem_stat_reset"},
 };
 
 /*
@@ -104,6 +107,10 @@ static const struct
 	bool		for_workers;	/* also the worker tier reads it */
 	const char *view;
 }			monitor_views[] = {
+	{false, "idem_open"},
+	{false, "idem_record"},
+	{false, "idem_stat"},
+	{false, "idem_stat_activity"},
 	{false, "idem_stat_worker"},
 	/* says that a role may see all principals; see list.c */
 	{true, "idem_unresolved"},

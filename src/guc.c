@@ -9,17 +9,31 @@
 
 #include <limits.h>
 
+#include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/varlena.h"
 
 #include "background.h"
 #include "compat.h"
+#include "counters.h"
+
+/*
+ * Should answers be counted?  Costs a few nanoseconds each; off to measure
+ * that.
+ */
+bool		guc_counters = true;
 
 /*
  * Which databases the worker visits.  Empty means all of them; naming those
  * that have the extension spares the others a short visit each nap.
  */
 char	   *guc_databases = NULL;
+
+/*
+ * For how many operations, of all databases together, there is room in the
+ * counters.  The others are counted in one row.
+ */
+int			guc_max_operations = 500;
 
 /*
  * How long the worker stays away from a database after a visit.  Longer costs
@@ -74,6 +88,19 @@ check_databases(char **value, void **extra, GucSource source)
 void
 guc_init(void)
 {
+	/* without preload there is no memory to size: accepted, and ignored */
+	GucContext	at_start = process_shared_preload_libraries_in_progress ?
+	PGC_POSTMASTER : PGC_SIGHUP;
+
+	DefineCustomBoolVariable("idempotency.counters",
+							 "Counts answers, shown by idem_stat.",
+							 "Needs the library in shared_preload_libraries.",
+							 &guc_counters,
+							 true,
+							 PGC_SUSET,
+							 0,
+							 NULL, NULL, NULL);
+
 	DefineCustomStringVariable("idempotency.databases",
 							   "Sets the databases the worker visits.",
 							   "Empty means all.",
@@ -82,6 +109,16 @@ guc_init(void)
 							   PGC_SIGHUP,
 							   GUC_LIST_INPUT,
 							   check_databases, NULL, NULL);
+
+	DefineCustomIntVariable("idempotency.max_operations",
+							"Sets for how many operations there is room in the counters.",
+							NULL,
+							&guc_max_operations,
+							500,
+							1, 100000,
+							at_start,
+							0,
+							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("idempotency.naptime",
 							"Sets how long the worker stays away from a database after a visit.",

@@ -15,6 +15,7 @@
 #include "access/htup.h"
 #include "fmgr.h"
 #include "lib/ilist.h"
+#include "storage/lock.h"
 #include "utils/jsonb.h"
 #include "utils/relcache.h"
 #include "utils/timestamp.h"
@@ -171,6 +172,7 @@ typedef struct Policy
 	Jsonb	   *settings;		/* all of it, as idem_policy shows it */
 	int			n_horizons;		/* that were in force before */
 	Horizon    *horizons;
+	struct CounterSet *counters;	/* NULL = nothing is counted */
 } Policy;
 
 /* What every call about one key starts from. */
@@ -394,6 +396,7 @@ typedef struct Permit
 
 extern void permit_init(void);
 extern bool permit_lock(const pg_uuid_t *id);
+extern bool permit_lock_is_ours(const LOCKTAG *tag, uint8 *half);
 extern void permit_unlock(const pg_uuid_t *id);
 extern bool permit_holder(const pg_uuid_t *id, int32 *holder);
 extern bool permit_holder_of_xid(TransactionId xid, int32 *holder);

@@ -40,6 +40,7 @@
 
 #include "background.h"
 #include "compat.h"
+#include "counters.h"
 
 #define RESTART_SECONDS 5
 
@@ -86,10 +87,11 @@ is_visitable(const FormData_pg_database * form)
 }
 
 /*
- * The databases to visit, in memory of the current context.
+ * The databases to visit, and the OIDs of all there are, in memory of the
+ * current context.
  */
 static List *
-list_databases(void)
+list_databases(List **all)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	List	   *databases = NIL;
@@ -108,13 +110,15 @@ list_databases(void)
 		MemoryContext old;
 		Database   *database;
 
-		if (!is_visitable(form))
-			continue;
 		old = MemoryContextSwitchTo(caller);
-		database = palloc(sizeof(Database));
-		database->oid = form->oid;
-		database->name = pstrdup(NameStr(form->datname));
-		databases = lappend(databases, database);
+		*all = lappend_oid(*all, form->oid);
+		if (is_visitable(form))
+		{
+			database = palloc(sizeof(Database));
+			database->oid = form->oid;
+			database->name = pstrdup(NameStr(form->datname));
+			databases = lappend(databases, database);
+		}
 		MemoryContextSwitchTo(old);
 	}
 	table_endscan(scan);
@@ -209,10 +213,12 @@ visit(const Database *database)
 static void
 visit_all_due(void)
 {
-	List	   *databases = list_databases();
+	List	   *all = NIL;
+	List	   *databases = list_databases(&all);
 	ListCell   *lc;
 
 	remember(databases);
+	counters_forget_all_but(all);
 	foreach(lc, databases)
 	{
 		const Database *database = lfirst(lc);

@@ -28,7 +28,7 @@
 #include "utils/rel.h"
 
 #include "compat.h"
-#include "idempotency.h"
+#include "counters.h"
 
 #define EVERY_OPERATION "*"
 
@@ -197,6 +197,7 @@ policy_load(const char *operation, MemoryContext context)
 	policy = settings_parse(effective, operation);
 	parse_horizons(policy, own_horizons);
 	MemoryContextSwitchTo(old);
+	policy->counters = counters_of(operation);
 	return policy;
 }
 

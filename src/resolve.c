@@ -29,6 +29,7 @@
 
 #include "claim.h"
 #include "compat.h"
+#include "counters.h"
 
 PG_FUNCTION_INFO_V1(idem_cancel);
 PG_FUNCTION_INFO_V1(idem_reconcile);
@@ -61,8 +62,8 @@ record_cancelled(Claim *claim, PermitPrior prior)
 	rec.error = json_object_of_text("cancelled", claim->owner);
 	rec.finished_at = claim->now;
 	life_set_retention(&rec, &claim->call, claim->now);
-	if (!claim_write(claim, prior, &rec))
-		return STEP_LOOK_AGAIN;
+	if (claim_write(claim, prior, &rec))
+		counters_add(claim->call.policy->counters, COUNT_CANCELLED, 1);
 	/* it answers like any recorded failure from now on */
 	return STEP_LOOK_AGAIN;
 }
@@ -71,6 +72,7 @@ static const ClaimKind kind_cancel = {
 	.verb = "cancel",
 	.attempts = 0,
 	.takes_accepted = true,
+	.withdraws = true,
 	.execute = record_cancelled,
 };
 
@@ -388,6 +390,7 @@ idem_resolve(PG_FUNCTION_ARGS)
 		apply_outcome(&call, outcome, detail, &rec);
 	} while (store_update(&store, &found, &rec, true) != ROW_CHANGED);
 	store_close(&store);
+	counters_add(call.policy->counters, COUNT_RESOLVED, 1);
 
 	status_of_record(&call, &rec, &answer);
 	return answer_datum(fcinfo, &answer);

@@ -17,6 +17,7 @@
 
 #include "background.h"
 #include "compat.h"
+#include "counters.h"
 
 #define TRANCHE "idempotency"
 
@@ -28,6 +29,7 @@ typedef struct Piece
 } Piece;
 
 static const Piece pieces[] = {
+	{"idempotency counters", counters_size, counters_attach},
 	{"idempotency visits", visits_size, visits_attach},
 };
 

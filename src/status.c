@@ -22,7 +22,7 @@
 #include "utils/builtins.h"
 
 #include "compat.h"
-#include "idempotency.h"
+#include "counters.h"
 
 PG_FUNCTION_INFO_V1(idem_http_status);
 PG_FUNCTION_INFO_V1(idem_status);
@@ -182,6 +182,7 @@ idem_status(PG_FUNCTION_ARGS)
 	const Permit *permit;
 
 	call_begin(&status.call, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
+	counters_add(status.call.policy->counters, COUNT_STATUS, 1);
 	answer_init(&answer, &status.call.who);
 	permit = permit_find(&status.call.who.id);
 	if (permit && permit->settled_level == 0)

@@ -64,6 +64,7 @@
 
 #include "background.h"
 #include "compat.h"
+#include "counters.h"
 
 /* Columns, in the order of the table. */
 enum
@@ -341,19 +342,6 @@ store_delete(Store *store, const Record *found, bool wait)
 }
 
 /*
- * May a record be removed: does every reader treat it as absent already?
- */
-static bool
-is_purgeable(const Record *rec, TimestampTz now)
-{
-	Call		call;
-
-	identity_of_record(&call.who, rec);
-	call.policy = policy_get(call.who.operation);
-	return life_of(rec, &call, now) == LIFE_FORGOTTEN;
-}
-
-/*
  * The index purge walks: on forget_at alone.
  */
 static Relation
@@ -380,16 +368,23 @@ open_forget_index(Relation rel, LOCKMODE lockmode)
 }
 
 /*
- * Remove the record in the slot if it is forgotten and nobody changes it.
+ * Remove the record in the slot if every reader treats it as absent already,
+ * and nobody changes it.
  */
 static bool
 purge_tuple(Store *store, TupleTableSlot *slot, TimestampTz now)
 {
 	Record		rec;
+	Call		call;
 
 	record_from_tuple(store->rel, ExecCopySlotHeapTuple(slot), &rec);
-	return is_purgeable(&rec, now) &&
-		store_delete(store, &rec, false) == ROW_CHANGED;
+	identity_of_record(&call.who, &rec);
+	call.policy = policy_get(call.who.operation);
+	if (life_of(&rec, &call, now) != LIFE_FORGOTTEN ||
+		store_delete(store, &rec, false) != ROW_CHANGED)
+		return false;
+	counters_add(call.policy->counters, COUNT_PURGED, 1);
+	return true;
 }
 
 /*
