@@ -45,6 +45,9 @@ extern char *id_text(const pg_uuid_t *id);
 /* canonical.c */
 extern int64 canonical_fingerprint(Jsonb *params, const Normalisation *norm,
 								   int64 max_bytes, uint8 *digest);
+extern void canonical_fingerprint_text(text *params,
+									   const Normalisation *norm,
+									   uint8 *digest);
 extern int64 canonical_length(Jsonb *value, int64 max_bytes);
 extern void canonical_text(Jsonb *params, const Normalisation *norm,
 						   StringInfo text);

@@ -2,7 +2,8 @@
  *
  * canonical_parts.h
  *	  What the files that make canonical text show each other, and nobody
- *	  else: writer.c, number.c, members.c, utf8.c, normalise.c, canonical.c.
+ *	  else: canonical.c, reshape.c, normalise.c, paths.c, members.c, sort.c,
+ *	  number.c, image.c, writer.c, utf8.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,11 +40,33 @@ typedef struct Writer
 	char		buffer[WRITER_BUFFER];
 } Writer;
 
+/*
+ * A place in params that settings speak of.  The places of one operation are
+ * a tree; a step down is the name of a member.
+ */
+typedef struct PathNode
+{
+	const char *name;			/* in UTF-8 */
+	uint32		len;
+	bool		kept;			/* a pointer of "fields" ends here */
+	bool		dropped;		/* one of "ignore" */
+	bool		unordered;		/* one of "unordered" */
+	bool		leads_into_object;	/* "fields" go on to members of this */
+	bool		leads_into_array;	/* "fields" go on to elements of this */
+	uint32		count;			/* of children */
+	struct PathNode **children; /* by length of name, then bytes */
+	struct PathNode *each;		/* the child for every element of an array */
+} PathNode;
+
 /* What is done to params before they are hashed. */
 struct Normalisation
 {
 	char	   *operation;		/* for messages; NULL if not known */
 	bool		doubles;		/* numbers: double, that is strict JCS */
+	bool		reshapes;		/* any of the following */
+	bool		chooses;		/* "fields": only places so marked are kept */
+	PathNode   *paths;			/* root of the places; NULL if none */
+	const JsonbContainer *defaults; /* in UTF-8; NULL if none */
 };
 
 /*
@@ -59,6 +82,7 @@ typedef struct Run
 	uint32		value_at;		/* offset of its value */
 	uint32		index;			/* its number in the object */
 	uint32		last;			/* number of the run's last member */
+	uint32		source;			/* which of the objects */
 } Run;
 
 /* Runs of all objects being written, innermost last. */
@@ -67,16 +91,24 @@ typedef struct RunStack
 	Run		   *runs;
 	Size		used;
 	Size		space;
-	Run			first[16];		/* enough for most params: no allocation */
+	Run			first[32];		/* enough for most params: no allocation */
 } RunStack;
 
-/* The runs of one object: a heap at the end of the RunStack. */
+/* An object is taken together with the one whose members are its defaults. */
+#define SOURCES 2
+#define SOURCE_GIVEN 0
+#define SOURCE_BELOW 1
+
+/* The runs of one object, at the end of the RunStack: a heap, or in order. */
 typedef struct Members
 {
-	const JsonbContainer *object;
-	const char *data;			/* where the object's children begin */
+	const JsonbContainer *object[SOURCES];
+	const char *data[SOURCES];	/* where the object's children begin */
 	Size		bottom;
-	Size		count;
+	bool		sorted;			/* each member is a run: not a heap, but in
+								 * order */
+	Size		first;			/* where the next member's run is */
+	Size		count;			/* runs left */
 } Members;
 
 /* One member of an object, taken in order. */
@@ -87,7 +119,27 @@ typedef struct Member
 	JEntry		entry;			/* kind of the value */
 	uint32		value_len;
 	const char *value;			/* its bytes, not yet aligned */
+	uint32		source;			/* SOURCE_GIVEN or SOURCE_BELOW */
 } Member;
+
+/* Decimal digits in one stored digit of a numeric. */
+#define NUMBER_GROUP_DIGITS 4
+
+/* At most how many bytes a numeric made from that many digits has. */
+#define NUMBER_STORE_ROOM(digits) \
+	(VARHDRSZ + 2 * sizeof(int16) + \
+	 sizeof(int16) * ((digits) / NUMBER_GROUP_DIGITS + 2))
+
+/* One walk over params. */
+typedef struct Walk
+{
+	Writer	   *out;
+	RunStack	runs;
+	const Normalisation *norm;
+} Walk;
+
+/* Does item a come before item b?  Items are known by number. */
+typedef bool (*SortBefore) (const void *items, uint32 a, uint32 b);
 
 /* writer.c */
 extern void writer_open(Writer *out, WriterKind kind, int64 max_bytes);
@@ -99,14 +151,40 @@ extern void write_string(Writer *out, const char *string, size_t len);
 /* number.c */
 extern void write_number(Writer *out, Numeric number,
 						 const Normalisation *norm);
+extern size_t number_store(char *to, char *token, size_t len);
 
 /* members.c */
 extern void runs_open(RunStack *stack);
 extern void runs_close(RunStack *stack);
 extern void members_open(RunStack *stack, Members *members,
-						 const JsonbContainer *object);
+						 const JsonbContainer *object,
+						 const JsonbContainer *below);
 extern bool members_next(RunStack *stack, Members *members, Member *member);
+extern bool members_next_below(RunStack *stack, Members *members,
+							   const Member *given, Member *below);
 extern void members_close(RunStack *stack, Members *members);
+extern int	name_compare(const char *a, uint32 a_len,
+						 const char *b, uint32 b_len);
+
+/* canonical.c */
+extern void write_value(Walk *walk, JEntry entry, const char *data, uint32 len);
+extern void write_container(Walk *walk, const JsonbContainer *container);
+
+/* reshape.c */
+extern void write_reshaped(Walk *walk, const JsonbContainer *params);
+
+/* sort.c */
+extern void sort_numbers(uint32 *order, uint32 count, const void *items,
+						 SortBefore before);
+
+/* image.c */
+extern Jsonb *image_of_text(text *params, const Normalisation *norm);
+
+/* paths.c */
+extern PathNode *path_node_add(PathNode *root, const char *pointer, uint32 len,
+							   bool field, const char **problem);
+extern const PathNode *path_node_step(const PathNode *from, const char *name,
+									  uint32 len);
 
 /* utf8.c */
 extern char *utf8_from_server(const char *string, int len, int *utf8_len);

@@ -19,6 +19,7 @@
 
 PG_FUNCTION_INFO_V1(idem_canonical);
 PG_FUNCTION_INFO_V1(idem_fingerprint);
+PG_FUNCTION_INFO_V1(idem_fingerprint_text);
 
 /*
  * The normalisation of the operation given as argument 1; NULL if none is.
@@ -65,5 +66,25 @@ idem_fingerprint(PG_FUNCTION_ARGS)
 	(void) canonical_fingerprint(PG_GETARG_JSONB_P(0),
 								 argument_normalisation(fcinfo), 0,
 								 (uint8 *) VARDATA(result));
+	PG_RETURN_BYTEA_P(result);
+}
+
+/*
+ * idem_fingerprint_text(params text, operation text) returns bytea
+ */
+Datum
+idem_fingerprint_text(PG_FUNCTION_ARGS)
+{
+	bytea	   *result;
+	text	   *params;
+
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
+	params = PG_GETARG_TEXT_P_COPY(0);
+	result = palloc(VARHDRSZ + IDEM_DIGEST_LEN);
+	SET_VARSIZE(result, VARHDRSZ + IDEM_DIGEST_LEN);
+	canonical_fingerprint_text(params, argument_normalisation(fcinfo),
+							   (uint8 *) VARDATA(result));
+	pfree(params);
 	PG_RETURN_BYTEA_P(result);
 }

@@ -47,8 +47,19 @@ refuse_setting(const char *operation, const char *setting, const char *hint)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid value for setting \"%s\" of operation \"%s\"",
-					setting, operation),
+					setting, operation ? operation : "*"),
 			 errhint("%s", hint)));
+}
+
+/*
+ * Get a setting; false if it is absent or null.
+ */
+static bool
+get_setting(Jsonb *settings, const char *name, JsonbValue *value)
+{
+	return getKeyJsonValueFromContainer(&settings->root, name, strlen(name),
+										value) != NULL &&
+		value->type != jbvNull;
 }
 
 /*
@@ -82,11 +93,88 @@ compile_numbers(Jsonb *settings, const char *operation)
 }
 
 /*
+ * Read defaults: an object, kept where it lies in settings.
+ */
+static void
+compile_defaults(Normalisation *norm, Jsonb *settings, const char *operation)
+{
+	JsonbValue	value;
+
+	if (getKeyJsonValueFromContainer(&settings->root, "defaults",
+									 strlen("defaults"), &value) == NULL)
+		return;
+	if (value.type != jbvBinary || !JsonContainerIsObject(value.val.binary.data))
+		refuse_setting(operation, "defaults",
+					   "It is an object, whose members are filled in below those of params.");
+	norm->defaults = value.val.binary.data;
+	if (JsonContainerSize(norm->defaults) > 0)
+		norm->reshapes = true;
+	else
+		norm->defaults = NULL;
+}
+
+/*
+ * Put one pointer of a setting into the tree of places.
+ */
+static void
+compile_pointer(Normalisation *norm, const JsonbValue *pointer,
+				const char *setting, const char *operation)
+{
+	bool		field = strcmp(setting, "fields") == 0;
+	const char *problem = NULL;
+	PathNode   *node;
+
+	if (pointer->type != jbvString)
+		refuse_setting(operation, setting,
+					   "It is an array of JSON Pointers, which are strings.");
+	if (norm->paths == NULL)
+		norm->paths = palloc0(sizeof(PathNode));
+	node = path_node_add(norm->paths, pointer->val.string.val,
+						 pointer->val.string.len, field, &problem);
+	if (node == NULL)
+		refuse_setting(operation, setting, problem);
+	else if (field)
+		node->kept = true;
+	else if (strcmp(setting, "unordered") == 0)
+		node->unordered = true;
+	else if (node == norm->paths)
+		refuse_setting(operation, setting,
+					   "The empty pointer would leave nothing of params.");
+	else
+		node->dropped = true;
+}
+
+/*
+ * Read an array of pointers; true if there is one, however long.
+ */
+static bool
+compile_pointers(Normalisation *norm, Jsonb *settings, const char *setting,
+				 const char *operation)
+{
+	JsonbIterator *it;
+	JsonbIteratorToken token;
+	JsonbValue	value;
+
+	if (!get_setting(settings, setting, &value))
+		return false;
+	if (value.type != jbvBinary || !JsonContainerIsArray(value.val.binary.data))
+		refuse_setting(operation, setting, "It is an array of JSON Pointers.");
+	it = JsonbIteratorInit(value.val.binary.data);
+	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	{
+		if (token == WJB_ELEM)
+			compile_pointer(norm, &value, setting, operation);
+	}
+	return true;
+}
+
+/*
  * Compile an operation's settings.  Members that are not about normalisation
  * are left to others.  settings must be an object; NULL, or settings that
  * change nothing, still give a result, which names the operation in errors.
- * It is allocated in CurrentMemoryContext and refers to nothing outside.
- * Raises 22023 for a wrong value.
+ * It is allocated in CurrentMemoryContext and refers to nothing outside that
+ * and settings, which must live as long.  Raises 22023 for a wrong value,
+ * 22032 for one that is not valid in the encoding of the database.
  */
 Normalisation *
 normalisation_compile(Jsonb *settings, const char *operation)
@@ -95,7 +183,19 @@ normalisation_compile(Jsonb *settings, const char *operation)
 
 	if (operation != NULL)
 		norm->operation = pstrdup(operation);
-	if (settings != NULL && JB_ROOT_IS_OBJECT(settings))
-		norm->doubles = compile_numbers(settings, operation);
+	if (settings == NULL || !JB_ROOT_IS_OBJECT(settings))
+		return norm;
+
+	/* params are met in UTF-8 */
+	settings = jsonb_in_utf8(settings, norm);
+	norm->doubles = compile_numbers(settings, operation);
+	compile_defaults(norm, settings, operation);
+	norm->chooses = compile_pointers(norm, settings, "fields", operation);
+	compile_pointers(norm, settings, "ignore", operation);
+	compile_pointers(norm, settings, "unordered", operation);
+	if (norm->chooses && norm->paths != NULL && norm->paths->kept)
+		norm->chooses = false;
+	if (norm->chooses || norm->paths != NULL)
+		norm->reshapes = true;
 	return norm;
 }

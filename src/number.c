@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * number.c
- *	  A numeric in the layout of ECMAScript, from its exact decimal digits.
+ *	  Numbers in the layout of ECMAScript, from their exact decimal digits.
  *
  * A number is reduced to its decimal digits without leading and trailing
  * zeros and to the place of the decimal point, and laid out from these.  So
@@ -38,7 +38,13 @@
 #define SHORT_SCALE		0x1F80
 #define SHORT_WEIGHT_SIGN 0x0040
 #define SHORT_WEIGHT	0x003F
-#define GROUP_DIGITS	4		/* decimal digits in one stored digit */
+#define GROUP_DIGITS	NUMBER_GROUP_DIGITS
+#define SHORT_WEIGHT_MIN (-64)
+#define SHORT_WEIGHT_MAX 63
+
+/* What a numeric can hold: digits before and behind the decimal point. */
+#define DIGITS_BEFORE_POINT 131072
+#define DIGITS_BEHIND_POINT 16383
 
 /* Numbers of this many groups need no allocation. */
 #define FEW_GROUPS		24
@@ -342,4 +348,121 @@ write_number(Writer *out, Numeric number, const Normalisation *norm)
 	write_decimal(out, &decimal);
 	if (digits != few)
 		pfree(digits);
+}
+
+/*
+ * Read an exponent, digits behind an optional sign; far ones come out as some
+ * far one.
+ */
+static int64
+read_exponent(const char *text, const char *end)
+{
+	bool		negative = *text == '-';
+	int64		exponent = 0;
+
+	if (*text == '-' || *text == '+')
+		text	  ++;
+
+	for (; text <end && exponent < PG_INT32_MAX; text ++)
+		exponent = exponent * 10 + (*text -'0');
+	return negative ? -exponent : exponent;
+}
+
+/*
+ * Take the text of a number apart, which is one by the grammar of JSON.  Its
+ * digits are moved together in place.  False if no numeric could hold it.
+ */
+static bool
+decimal_of_token(Decimal *number, char *token, size_t len)
+{
+	const char *end = token + len;
+	int64		exponent = 0;
+	int			count = 0;
+	int			point = -1;
+	char	   *digits;
+
+	number->negative = *token == '-';
+	digits = token + (number->negative ? 1 : 0);
+	for (const char *byte = digits; byte < end; byte++)
+	{
+		if (*byte == '.')
+			point = count;
+		else if (*byte == 'e' || *byte == 'E')
+		{
+			exponent = read_exponent(byte + 1, end);
+			break;
+		}
+		else
+			digits[count++] = *byte;
+	}
+	if (point < 0)
+		point = count;
+	trim_zeros(number, digits, count, point);
+	if (number->count == 0)
+		exponent = number->point = 0;
+	if (number->point + exponent > DIGITS_BEFORE_POINT ||
+		number->count - (number->point + exponent) > DIGITS_BEHIND_POINT)
+		return false;
+	number->point += (int) exponent;
+	return true;
+}
+
+/*
+ * Put decimal digits together to base-10000 ones, skip zeros before the first.
+ */
+static char *
+store_groups(char *to, const Decimal *number, int skip)
+{
+	for (int at = -skip; at < number->count; at += GROUP_DIGITS)
+	{
+		int16		group = 0;
+
+		for (int i = at; i < at + GROUP_DIGITS; i++)
+			group = group * 10 +
+				(i >= 0 && i < number->count ? number->digits[i] - '0' : 0);
+		memcpy(to, &group, sizeof(group));
+		to += sizeof(group);
+	}
+	return to;
+}
+
+/*
+ * Store the number that a text of len bytes means, which is one by the grammar
+ * of JSON and is changed, as a numeric without display scale.  to must be
+ * aligned for int and have NUMBER_STORE_ROOM(len) bytes.  Returns how many it
+ * takes, or 0 if no numeric could hold the number.
+ */
+size_t
+number_store(char *to, char *token, size_t len)
+{
+	Decimal		number;
+	char	   *begin = to;
+	int			weight;
+	uint16		header;
+	int16		stored_weight;
+
+	if (!decimal_of_token(&number, token, len))
+		return 0;
+	/* rounded down: the first group has the digits up to a whole power */
+	weight = number.point > 0 ? (number.point - 1) / GROUP_DIGITS :
+		-1 - (-number.point) / GROUP_DIGITS;
+	to += VARHDRSZ;
+	if (weight >= SHORT_WEIGHT_MIN && weight <= SHORT_WEIGHT_MAX)
+	{
+		header = STORED_SHORT | (number.negative ? SHORT_NEGATIVE : 0) |
+			(weight & (SHORT_WEIGHT | SHORT_WEIGHT_SIGN));
+		memcpy(to, &header, sizeof(header));
+		to += sizeof(header);
+	}
+	else
+	{
+		header = number.negative ? STORED_NEGATIVE : 0;
+		stored_weight = (int16) weight;
+		memcpy(to, &header, sizeof(header));
+		memcpy(to + sizeof(header), &stored_weight, sizeof(stored_weight));
+		to += sizeof(header) + sizeof(stored_weight);
+	}
+	to = store_groups(to, &number, (weight + 1) * GROUP_DIGITS - number.point);
+	SET_VARSIZE(begin, to - begin);
+	return to - begin;
 }

@@ -34,3 +34,10 @@ LANGUAGE C STABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'idem_fingerprint';
 COMMENT ON FUNCTION idem_fingerprint(jsonb, text) IS
 	'the fingerprint of params: the SHA-256, 32 bytes, of the UTF-8 form of idem_canonical(params, operation), the same in every server encoding; returns NULL for NULL params; raises 22032 if params have no canonical form, 54001 if they are nested too deep';
+
+CREATE FUNCTION idem_fingerprint_text(params text, operation text DEFAULT NULL)
+RETURNS bytea
+LANGUAGE C STABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_fingerprint_text';
+COMMENT ON FUNCTION idem_fingerprint_text(text, text) IS
+	'the fingerprint of params given as raw JSON text, for a caller that has not parsed them: that of idem_fingerprint(params::jsonb, operation) wherever jsonb loses nothing, and exact where it does (\u0000, members given twice); returns NULL for NULL params; raises 22032 with the position in bytes of UTF-8, from 1, if params are not strict JSON (RFC 8259: a name twice, half a surrogate pair, a control character, a byte order mark, other white space, text behind the value) or hold a number no numeric can, 54001 if they are nested too deep';

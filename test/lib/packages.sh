@@ -9,8 +9,8 @@
 # comes first because it is the one that most people have longest.
 wanted_majors() { echo "${IDEM_WANT_MAJOR:-15 16 17 18}"; }
 
-# need_packages GROUP...: groups are build, server, tap, lint, and source (to
-# build PostgreSQL itself).
+# need_packages GROUP...: groups are build, server, tap, lint, fuzz, and source
+# (to build PostgreSQL itself).
 need_packages() {
 	local missing
 	mapfile -t missing < <(missing_packages "$@" | sort -u)
@@ -82,6 +82,20 @@ missing_for_lint() {
 	lacks shellcheck has shellcheck
 }
 
+missing_for_fuzz() {
+	lacks nodejs has node
+	lacks npm has npm
+	lacks clang has clang
+	if has clang; then
+		lacks "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev" clang_can_fuzz
+	fi
+}
+
+clang_can_fuzz() {
+	echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n > 9; }' |
+		clang -x c -fsanitize=fuzzer,address - -o /dev/null
+}
+
 missing_for_source() {
 	lacks libreadline-dev test -e /usr/include/readline/readline.h
 	lacks zlib1g-dev test -e /usr/include/zlib.h
@@ -110,6 +124,9 @@ apt_install() {
 	DEBIAN_FRONTEND=noninteractive retry 3 \
 		apt-get -o Acquire::Retries=3 install -y -qq --no-install-recommends "$@" </dev/null
 }
+
+# npm_install FOLDER: what its lock file says.
+npm_install() { retry 3 npm ci --prefix "$1" --no-audit --no-fund </dev/null; }
 
 apt_fetch() { apt_update && apt_install "$@"; }
 

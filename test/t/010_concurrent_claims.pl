@@ -305,6 +305,37 @@ foreach my $level (@levels)
 			  . "AND state = 's' AND key IN ('a $level', 'b $level')"), 2, "both then commit at $level");
 }
 
+# --- batches of once-only keys -------------------------------------------------------
+
+# The same keys in other orders: no deadlock, and each key is new to one of them.
+{
+	my @batchers = sessions($node, 4, set => { deadlock_timeout => '10ms', statement_timeout => '120s' });
+	my @orders = ("ARRAY['b', 'a', 'c', 'd']", "ARRAY['c', 'a', 'b', 'a']", "ARRAY['d', 'c', 'b', 'a']", "ARRAY['a', 'd', 'b', 'c']");
+	my $number = 10 * $rounds;
+
+	$node->safe_psql('postgres', q{
+		SELECT idem_define('batch', '{"wait": "1 min"}');
+		CREATE TABLE seen (key text);
+		CREATE PROCEDURE see(keys text[], rounds integer) LANGUAGE plpgsql AS $$
+		BEGIN
+			FOR round IN 1 .. rounds LOOP
+				INSERT INTO seen SELECT idem_once_many('batch', (SELECT array_agg(k || round ORDER BY n)
+					FROM unnest(keys) WITH ORDINALITY AS u(k, n)));
+				IF random() < 0.1 THEN
+					ROLLBACK;
+					INSERT INTO seen SELECT idem_once_many('batch', (SELECT array_agg(k || round ORDER BY n)
+						FROM unnest(keys) WITH ORDINALITY AS u(k, n)));
+				END IF;
+				COMMIT;
+			END LOOP;
+		END $$});
+	$batchers[$_]->send("CALL see($orders[$_], $number)") foreach 0 .. $#batchers;
+	collect_all(@batchers);
+	is(join('', map { $_->error } @batchers), '', 'batches in four orders meet without a deadlock');
+	is(one_value($node, 'SELECT count(*) || $$ $$ || count(DISTINCT key) FROM seen'),
+		join(' ', (4 * $number) x 2), 'and each key is seen for the first time once');
+}
+
 # --- unrelated keys do not meet -----------------------------------------------------
 
 # From the empty table on: nothing there for a predicate lock to be small about.

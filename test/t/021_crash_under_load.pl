@@ -91,6 +91,22 @@ my %kinds = (
 		COMMIT PREPARED 'KEY';
 		\echo done KEY 0
 	},
+	accepted => q{
+		SELECT verdict FROM idem_accept('load', 'KEY', '"KEY"') \gset
+		\echo accepted KEY 0
+		BEGIN;
+		SELECT fence FROM idem_start('load', 'KEY') \gset
+		INSERT INTO business VALUES ('KEY', 1, 'PAD');
+		SELECT idem_complete_key('load', 'KEY', :fence, '"KEY"') AS done \gset
+		COMMIT;
+		\echo done KEY 0
+	},
+	once => q{
+		BEGIN;
+		INSERT INTO business SELECT 'KEY', 1, 'PAD' WHERE idem_once('load', 'KEY');
+		COMMIT;
+		\echo done KEY 0
+	},
 	batch => qq{
 		BEGIN;
 		WITH claimed AS MATERIALIZED (SELECT c FROM generate_series(1, $batch) i,
@@ -186,7 +202,7 @@ sub answered_otherwise
 		FROM (SELECT h.*, CASE WHEN kind = 'batch' THEN key || '-' || i ELSE key END AS each
 			FROM heard h, generate_series(1, CASE WHEN kind = 'batch' THEN $batch ELSE 1 END) i
 			WHERE $where) h,
-			idem_claim('load', h.each, to_jsonb(h.key)) c
+			idem_claim('load', h.each, CASE WHEN kind <> 'once' THEN to_jsonb(h.key) END) c
 		WHERE NOT ($expected);
 		ROLLBACK;});
 }
@@ -208,6 +224,16 @@ sub half_batches
 			GROUP BY substring(key from '^batch-\\d+-\\d+-\\d+') HAVING count(*) <> $batch) half});
 }
 
+# The list of open work is that of the records that are open.
+sub work_and_records_differ
+{
+	return one_value($node, q{
+		SELECT string_agg(concat_ws(' ', id, r.key), '; ')
+		FROM (SELECT id, key FROM idempotency_internal.record WHERE state IN ('a', 'p')) r
+			FULL JOIN idempotency_internal.open_work w USING (id)
+		WHERE r.key IS NULL OR w.operation IS NULL});
+}
+
 # Every key that was not heard to be done is brought to its end, as a client
 # would: claim again with the same key; do the work if told to.
 sub finish_everything
@@ -219,7 +245,7 @@ sub finish_everything
 			c idem_answer;
 		BEGIN
 			FOR h IN
-				SELECT key, fence, phase, CASE WHEN kind = 'batch' THEN key || '-' || i ELSE key END AS each
+				SELECT key, kind, fence, phase, CASE WHEN kind = 'batch' THEN key || '-' || i ELSE key END AS each
 				FROM heard, generate_series(1, CASE WHEN kind = 'batch' THEN } . $batch . q{ ELSE 1 END) i
 				WHERE phase <> 'done'
 			LOOP
@@ -227,10 +253,13 @@ sub finish_everything
 					INSERT INTO business VALUES (h.each, 1, 'owner came back');
 					PERFORM idem_complete_key('load', h.each, h.fence, to_jsonb(h.key));
 				ELSE
-					c := idem_claim('load', h.each, to_jsonb(h.key));
+					c := idem_claim('load', h.each, CASE WHEN h.kind <> 'once' THEN to_jsonb(h.key) END);
+					IF c.state = 'accepted' THEN
+						c := idem_start('load', h.each);
+					END IF;
 					IF c.verdict = 'execute' THEN
 						INSERT INTO business VALUES (c.key, c.attempt, 'claimed again');
-						PERFORM idem_complete(c, to_jsonb(h.key));
+						PERFORM idem_complete(c, CASE WHEN h.kind <> 'once' THEN to_jsonb(h.key) END);
 					END IF;
 				END IF;
 			END LOOP;
@@ -276,7 +305,7 @@ foreach my $crash (1 .. $crashes)
 		$node->safe_psql('postgres', ($i % 2 ? 'COMMIT' : 'ROLLBACK') . " PREPARED '$prepared[$i]'");
 	}
 
-	is(answered_otherwise("phase = 'done'", "verdict = 'replay' AND state = 'succeeded' AND result = to_jsonb(h.key)"),
+	is(answered_otherwise("phase = 'done'", "verdict = 'replay' AND state = 'succeeded' AND (result = to_jsonb(h.key) OR kind = 'once')"),
 		'', "crash $crash: each of $done acknowledged outcomes is replayed");
 	is(answered_otherwise("phase = 'claimed' AND kind = 'leased'",
 			"verdict = 'in_progress' AND state = 'processing' AND c.fence IS NULL AND h.fence > 0 OR verdict = 'replay'"),
@@ -284,14 +313,18 @@ foreach my $crash (1 .. $crashes)
 	is(answered_otherwise("phase = 'claimed' AND kind = 'overdue'",
 			"verdict = 'unknown' AND state = 'unknown' OR verdict = 'replay'"),
 		'', "crash $crash: one that is over is unknown, not executed again");
+	is(answered_otherwise("phase = 'accepted'", "verdict = 'in_progress' AND state = 'accepted' OR verdict = 'replay'"),
+		'', "crash $crash: what was accepted still is");
 	is(business_and_records_differ(), '', "crash $crash: business rows and succeeded records agree");
+	is(work_and_records_differ(), '', "crash $crash: open work and open records agree");
 	is(half_batches(), 0, "crash $crash: no batch is half there");
 	is(heap_and_index_agree($node), '', "crash $crash: table and indexes agree");
 
 	finish_everything();
-	is(answered_otherwise("phase <> 'released' AND kind NOT IN ('leased', 'overdue')", "verdict = 'replay' AND result = to_jsonb(h.key)"),
+	is(answered_otherwise("phase <> 'released' AND kind NOT IN ('leased', 'overdue')", "verdict = 'replay' AND (result = to_jsonb(h.key) OR kind = 'once')"),
 		'', "crash $crash: claimed again, every key comes to its end");
 	is(business_and_records_differ(), '', "crash $crash: once");
+	is(work_and_records_differ(), '', "crash $crash: and open work is what is left open");
 	note(sprintf 'crash %d of %d: %d phases heard, %d keys in doubt, %d prepared left',
 		$crash, $crashes, $phases, $doubted, scalar @prepared);
 }
@@ -299,7 +332,8 @@ ok($acknowledged > $crashes * $clients, "the clients got something done ($acknow
 
 # Over all rounds, not only the last one.
 is(one_value($node, q{SELECT count(*) FROM business b, idem_claim('load', b.key, to_jsonb(
-		CASE WHEN b.key LIKE 'batch-%' THEN substring(b.key from '^batch-\d+-\d+-\d+') ELSE b.key END)) c
+		CASE WHEN b.key LIKE 'batch-%' THEN substring(b.key from '^batch-\d+-\d+-\d+')
+			WHEN b.key NOT LIKE 'once-%' THEN b.key END)) c
 		WHERE c.verdict <> 'replay'}),
 	0, 'whatever was done in any round is replayed after the last crash');
 $node->stop;

@@ -22,6 +22,8 @@ $owner->claim("'op', 'leased', lease => '1 h'");
 my $leased_fence = $owner->variable('c_fence');
 $owner->claim("'op', 'overdue', lease => '1 ms'");
 
+$owner->run("CREATE FUNCTION same(jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT \$1'");
+
 $primary->backup('copy');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'copy', has_streaming => 1);
@@ -66,6 +68,8 @@ is($status->('undone'), '- unconfirmed retry_same_key nobody', 'rolled back ther
 is($reader->value("SELECT idem_http_status(s) || ' ' || idem_http_status(t) FROM idem_status('op', 'old') s, idem_status('op', 'never seen') t"),
 	'200 404', 'the HTTP statuses of both');
 is($reader->value("SELECT idem_value(s) FROM idem_status('op', 'old') s"), '"old"', 'and the value of the first');
+is($reader->value("SELECT string_agg(key || ' ' || state, ', ' ORDER BY key) FROM idem_list() WHERE key IN ('leased', 'overdue')"),
+	'leased processing, overdue unknown', 'and a list of what is open');
 is($reader->value("SELECT idem_policy('op')->>'max_attempts'"), '9', 'settings can be asked');
 is($reader->value("SELECT idem_id('create_order', 'k1')"), '61362f49-1d33-8116-af4a-a257885ad4be', 'ids can be computed');
 
@@ -79,6 +83,13 @@ my %writing = (
 	'claim of a known key' => "SELECT idem_claim('op', 'old', '{\"a\": 1}')",
 	'leased claim' => "SELECT idem_claim('op', 'never seen', lease => '1 h')",
 	'waiting claim' => "SELECT idem_claim('op', 'leased', wait => '1 h')",
+	'accept' => "SELECT idem_accept('op', 'never seen')",
+	'start' => "SELECT idem_start('op', 'leased')",
+	'once' => "SELECT idem_once('op', 'never seen')",
+	'run' => "SELECT idem_run('op', 'never seen', '1', 'same(jsonb)')",
+	'cancel' => "SELECT idem_cancel('op', 'never seen')",
+	'redact' => "SELECT idem_redact('op', 'old')",
+	'resolve' => "SELECT idem_resolve('op', 'overdue', 'failed', '1')",
 	'complete' => "SELECT idem_complete($permit)",
 	'complete by key' => "SELECT idem_complete_key('op', 'leased', $leased_fence)",
 	'fail' => "SELECT idem_fail($permit, '1')",
@@ -94,7 +105,8 @@ foreach my $what (sort keys %writing)
 	is_error($reader, '25006', qr/"op" \(id $id\).*standby.*\nHINT: .*primary/s, "$what is refused, naming operation and id");
 }
 is($reader->try($_), '25006', "$_ is refused")
-  foreach "SELECT idem_purge()", "SELECT idem_define('op', '{}')", "SELECT idem_grant('postgres')";
+  foreach "SELECT idem_once_many('op', ARRAY['a', 'b'])", "SELECT idem_start_next('op')", "SELECT idem_reconcile('op')",
+  "SELECT idem_purge()", "SELECT idem_define('op', '{}')", "SELECT idem_grant('postgres')";
 
 # A read-only transaction of the primary is the same, without a standby.
 my $read_only = session($primary, set => { default_transaction_read_only => 'on' });

@@ -51,6 +51,7 @@ SELECT idem_fail(note_claim(idem_claim('order', 'again' || i), NULL), '{"code": 
 SELECT note_claim(idem_claim('order', 'running' || i, lease => '1 h', owner => 'w1'), NULL) FROM generate_series(1, 5) i;
 SELECT note_claim(idem_claim('order', 'overdue' || i, lease => '1 ms'), NULL) FROM generate_series(1, 5) i;
 SELECT idem_unsure(note_claim(idem_claim('order', 'unsure' || i, lease => '1 h'), NULL), '{"sent": true}') FROM generate_series(1, 5) i;
+SELECT note_claim(idem_accept('order', 'accepted' || i), NULL) FROM generate_series(1, 5) i;
 SELECT note_claim(idem_claim('order', 'released' || i, lease => '1 h'), NULL) FROM generate_series(1, 5) i;
 SELECT idem_release_key('order', k.key, k.fence) FROM public.key k WHERE k.key LIKE 'released%';
 SELECT idem_complete(note_claim(idem_claim('short', 'k' || i), NULL), to_jsonb(i)) FROM generate_series(1, 5) i;
@@ -67,9 +68,11 @@ my $told = q{
 	FROM public.key k, idempotency.idem_status(k.operation, k.key) s ORDER BY 1, 2};
 my $policies = q{SELECT o, idempotency.idem_policy(o)
 	FROM unnest(ARRAY['*', 'order', 'for ever', 'normalised', 'short', 'forgotten', 'of app']) o ORDER BY o};
+my $work = q{SELECT key, state, attempt, lease_until FROM idempotency.idem_list('acme') ORDER BY key};
 my $told_before = one_value($node, $told, 'original');
+my $work_before = one_value($node, $work, 'original');
 my $policies_before = one_value($node, $policies, 'original');
-is(scalar(() = $told_before =~ /\n/g) + 1, 150, 'a database with 150 keys in all states');
+is(scalar(() = $told_before =~ /\n/g) + 1, 155, 'a database with 155 keys in all states');
 
 # Everything that has to be true of a copy.  The claims are rolled back, so that
 # the copy can be copied again.
@@ -95,6 +98,12 @@ sub is_whole
 			  . "idem_claim(k.operation, k.key, jsonb_build_object('amount', (k.params->>'amount')::float8)) "
 			  . "WHERE k.operation = 'normalised'", $db),
 		'replay', "$name: params are compared under the settings they were hashed with");
+	is(one_value($node, $work, $db), $work_before, "$name: the list of open work is the same");
+	is($claims->("key LIKE 'accepted%'", "c.verdict || ' ' || c.state"), 'in_progress accepted', "$name: accepted work is still to do");
+	is(one_value($node, "SET search_path = idempotency; BEGIN; SELECT count(*) || ' ' || bool_and(key LIKE 'accepted%') FROM idem_start_next('order', 100, '1 h'); ROLLBACK", $db),
+		'5 true', "$name: and handed out");
+	is(one_value($node, "SET search_path = idempotency; BEGIN; SELECT count(*) || ' ' || bool_and(key ~ 'overdue|unsure') FROM idem_reconcile('order', 100); ROLLBACK", $db),
+		'10 true', "$name: the unknown is there to reconcile");
 	is($claims->("key LIKE 'failed%'", "c.verdict || ' ' || c.state || ' ' || (c.error->>'code')"),
 		'replay failed no funds', "$name: failures replay");
 	is($claims->("key LIKE 'again%'", "c.verdict || ' ' || c.attempt || ' ' || (c.fence > k.fence)"),

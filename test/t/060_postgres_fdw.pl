@@ -187,6 +187,19 @@ foreach my $history (sort keys %history)
 	}
 }
 
+# Work that was accepted and is started without a lease is a claim like any.
+{
+	my ($first, $second) = sessions($node, 2);
+
+	$first->run("SELECT idem_accept('pay', 'accepted')");
+	is($first->try("BEGIN; SELECT idem_start('pay', 'accepted'); INSERT INTO payment VALUES ('accepted'); COMMIT"),
+		'ID003', 'started and forgotten: refused');
+	is($second->try("BEGIN; INSERT INTO payment VALUES ('accepted'); SELECT idem_start_next('pay'); COMMIT"),
+		'ID003', 'whichever way it was started');
+	is(counted('accepted'), 0, 'nothing is paid');
+	is($first->value("SELECT state FROM idem_status('pay', 'accepted')"), 'accepted', 'and it is still to do');
+}
+
 # A transaction tried again although it had committed: refused before the
 # remote side commits a second time.
 foreach my $order ('payment first', 'completion first', 'fdw unused before')

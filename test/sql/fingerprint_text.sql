@@ -1,0 +1,105 @@
+-- The fingerprint of raw JSON text: SPEC §5 and §7, cases C30, C34, C35, C36, and
+-- the pairs of texts that are the same, differ, or are refused.
+\set ECHO none
+\set QUIET 1
+\pset format unaligned
+\pset tuples_only on
+\set VERBOSITY terse
+SET client_encoding = 'UTF8';
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS idempotency;
+CREATE SCHEMA IF NOT EXISTS tap;
+CREATE EXTENSION IF NOT EXISTS pgtap SCHEMA tap;
+SELECT format('SET search_path = %s', string_agg(extnamespace::regnamespace::text, ', ' ORDER BY extname))
+  FROM pg_extension WHERE extname IN ('idempotency', 'pgtap') \gexec
+\getenv abs_srcdir PG_ABS_SRCDIR
+
+SELECT idem_define('text_double', '{"numbers": "double"}') \g /dev/null
+SELECT idem_define('text_settings', '{"defaults": {"d": [2, 1]}, "ignore": ["/x"], "unordered": ["/d"]}') \g /dev/null
+
+CREATE FUNCTION pg_temp.raw(params text, operation text DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN encode(idem_fingerprint_text(params, operation), 'hex');
+EXCEPTION WHEN SQLSTATE '22032' THEN
+	RETURN 'refuse';
+END $$;
+-- The position that a refusal gives; all that it says must be ours
+CREATE FUNCTION pg_temp.refused_at(params text) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+	message text;
+	detail text;
+BEGIN
+	PERFORM idem_fingerprint_text(params);
+	RETURN NULL;
+EXCEPTION WHEN SQLSTATE '22032' THEN
+	GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
+	IF message || detail LIKE '%secret%' THEN
+		RETURN -1;
+	END IF;
+	RETURN substring(message FROM 'byte (\d+)$')::int;
+END $$;
+
+SELECT plan(114);
+
+-- Pairs
+CREATE TEMP TABLE pair (id text, a text, b text, exact text, jcs text, why text);
+\set pairs `cat "$PG_ABS_SRCDIR/data/jcs/fingerprint-pairs.jsonl"`
+INSERT INTO pair SELECT p->>'id', p->>'a', p->>'b', p->>'exact', p->>'jcs', p->>'why'
+  FROM regexp_split_to_table(:'pairs', E'\n') line, CAST(line AS json) p WHERE line <> '';
+SELECT is(CASE WHEN pg_temp.raw(a) = 'refuse' THEN 'refuse' WHEN pg_temp.raw(a) = pg_temp.raw(b) THEN 'same' ELSE 'different' END,
+	exact, id || ', exact: ' || why) FROM pair ORDER BY id;
+SELECT is_empty($$SELECT id, why FROM pair WHERE jcs <> CASE WHEN pg_temp.raw(a, 'text_double') = 'refuse' THEN 'refuse'
+	WHEN pg_temp.raw(a, 'text_double') = pg_temp.raw(b, 'text_double') THEN 'same' ELSE 'different' END$$, 'pairs, numbers double');
+
+-- Strictness, with the position of the wrong byte
+SELECT is(pg_temp.refused_at(t), at, 'refused at ' || at || ': ' || left(t, 40)) FROM (VALUES
+	('', 1), (' ', 2), ('{"secret', 9), ('{"secret"', 10), ('{"secret":', 11), ('{"secret":1', 12), ('{"secret":1,', 13), ('["secret"', 10),
+	('{"secret":1,}', 13), ('[1,,2]', 4), ('[,1]', 2), ('[1 2]', 4), ('{1:2}', 2), ('{"a" 1}', 6), ('secret', 1), ('[tru]', 2), ('[1}', 3),
+	('01', 2), ('-', 2), ('-a', 2), ('.5', 1), ('1.e5', 3), ('1e', 3), ('1e+', 4), ('0x10', 2), ('1_000', 2), ('Infinity', 1),
+	(E'"\t"', 2), (E'"a\u007f"', NULL), ('"\x"', 2), ('"\u12g4"', 2), ('"\u123"', 2), ('"\u', 2), ('"\', 2), ('"\"', 4), ('"\ud800"', 2),
+	('"\ud800\u0041"', 2), ('"ab\udc00\ud800"', 4), ('"\ud83d\ud83d\ude00"', 2), (U&'\FEFF1', 1), (U&'[\00A0 1]', 2), (E'\v1', 1), (U&'\2028 1', 1),
+	('{"é":1,"\u00e9":2}', 9), ('{"b":{"a":1,"c":2,"\u0061":3}}', 19), ('[1e131072]', 2), ('[1e-16384]', 2), ('[-1e99999999999999999999]', 2),
+	('["é",1e-99999999999999999999]', 7))
+	v (t, at);
+SELECT throws_ok($$SELECT idem_fingerprint_text('{"a":1,"a":"secret"}', 'text_double')$$, '22032',
+	'params of operation "text_double" cannot be canonicalised: error at byte 8', 'the operation is named');
+SELECT throws_ok($$SELECT idem_fingerprint_text('[1e400]', 'text_double')$$, '22032',
+	'params of operation "text_double" cannot be canonicalised', 'a number beyond double');
+
+-- It agrees with jsonb
+SELECT is_empty($$SELECT t FROM unnest(ARRAY['null', ' true ', 'false', '0', '-0', '-0.00', '1.50', '1E+2', '12345678901234567890.123456789',
+	'1e131071', '1e-16383', '0e99', '[]', '{}', '[ ]', '{ }', '[[],{}]', '""', '"\b\f\n\r\t\/\\\"\u001f\u20ac\ud83d\ude00"', '"é"',
+	'{"b":1,"aa":[2,{"z":null,"y":"x"}],"":0}', '{"\ufb33":1,"\ud83d\ude02":2}', '[0.00010,10001.0001,99999999,-0.0001e-20]']) t,
+	unnest(ARRAY[NULL, 'text_settings']) o WHERE idem_fingerprint_text(t, o) <> idem_fingerprint(t::jsonb, o)$$, 'agrees with jsonb');
+SELECT is_empty($$SELECT n FROM generate_series(-70, 70) n, unnest(ARRAY['1', '-12345', '99999999', '1.2345', '0.00012']) d
+	WHERE idem_fingerprint_text(d || 'e' || n) <> idem_fingerprint((d || 'e' || n)::jsonb)$$, 'at every place of the point');
+SELECT is_empty($$SELECT n FROM generate_series(0, 40) n,
+	LATERAL (SELECT jsonb_object_agg(repeat(chr(97 + m % 26), m % 19) || m, repeat('é', m)) FROM generate_series(0, n) m) d (j)
+	WHERE idem_fingerprint_text(j::text) <> idem_fingerprint(j)$$, 'with every number of members');
+SELECT is(idem_fingerprint_text(jsonb_object_agg(n::text, n)::text), idem_fingerprint(jsonb_object_agg(n::text, n)),
+	'C30: 200 000 members') FROM generate_series(200000, 1, -1) n;
+SELECT is(idem_fingerprint_text('["' || repeat('x', 300000) || '",' || repeat('7', 100000) || ']'),
+	idem_fingerprint(('["' || repeat('x', 300000) || '",' || repeat('7', 100000) || ']')::jsonb), 'a long string and a long number');
+SELECT is(idem_fingerprint_text('{"x":1,"b":2}', 'text_settings'), sha256('{"b":2,"d":[1,2]}'), 'the settings of the operation apply');
+SELECT is(idem_fingerprint_text(NULL), NULL, 'NULL');
+
+-- What jsonb cannot hold
+SELECT is(idem_fingerprint_text('"a\u0000b"'), sha256('"a\\u0000b"'), 'U+0000 is data');
+SELECT is(idem_fingerprint_text('{"\u0000":1,"":2,"\u0000\u0000":3}'), sha256('{"":2,"\\u0000":1,"\\u0000\\u0000":3}'), 'also in names');
+SELECT is(pg_temp.refused_at('{"\u0000":1,"\u0000":2}'), 13, 'where it may not be twice either');
+SELECT is(idem_fingerprint_text('1.' || repeat('0', 20000)), sha256('1'), 'more zeros than numeric takes');
+SELECT is(idem_fingerprint_text('0e99999999999999999999'), sha256('0'), 'zero with any exponent');
+SELECT is(idem_fingerprint_text('0.' || repeat('0', 20000) || '1e20001'), sha256('1'), 'an exponent that makes up for them');
+
+-- C35, C36
+SELECT throws_ok($$SELECT idem_fingerprint_text(repeat('[', 1000000) || repeat(']', 1000000))$$, '54001', NULL, 'C35: a million arrays');
+SELECT throws_ok($$SELECT idem_fingerprint_text(repeat('{"a":', 1000000) || '1' || repeat('}', 1000000))$$, '54001', NULL, 'C35: a million objects');
+SET max_stack_depth = '100kB';
+SELECT throws_ok($$SELECT idem_fingerprint_text(repeat('[', 1000000) || repeat(']', 1000000))$$, '54001', NULL, 'C35: with 100 kB of stack');
+SELECT throws_ok($$SELECT idem_fingerprint_text(repeat('[', 1000000))$$, '54001', NULL, 'C35: not even closed');
+RESET max_stack_depth;
+SELECT is(idem_fingerprint_text(repeat('[', 2000) || repeat(']', 2000)), sha256(convert_to(repeat('[', 2000) || repeat(']', 2000), 'UTF8')), 'nesting of 2000');
+SELECT is(idem_fingerprint_text('[' || rtrim(repeat('1e9999,', 10000), ',') || ']'),
+	sha256(convert_to('[' || rtrim(repeat('1e+9999,', 10000), ',') || ']', 'UTF8')), 'C36: 10 000 times 1e9999');
+
+SELECT finish();

@@ -1,0 +1,111 @@
+-- Purge removes what everybody treats as absent, and nothing else: C09, C54, C57,
+-- invariants 8 and 9; one bounded batch a call.
+\set ECHO none
+\getenv abs_srcdir PG_ABS_SRCDIR
+\set suite :abs_srcdir '/lib/suite.sql'
+\i :suite
+-- the table is shared with the tests before: start from an empty one
+TRUNCATE idempotency_internal.record, idempotency_internal.open_work;
+SELECT idem_define('purge', '{"retention": "1 h", "guard": "1 h"}'), idem_define('purge_ever', '{"retention": null}'),
+	idem_define('purge_limited', '{"max_attempts": 1, "deadline": "1 h", "retention": "1 h"}');
+
+-- One record of each kind
+SELECT idem_complete(c, '1') FROM idem_claim('purge', 'succeeded') c;
+SELECT idem_fail(c, '1') FROM idem_claim('purge', 'failed') c;
+SELECT idem_fail(c, '1', true) FROM idem_claim('purge', 'retryable') c;
+SELECT idem_unsure(c) FROM idem_claim('purge', 'unknown') c;
+SELECT verdict FROM idem_claim('purge', 'leased', lease => '1 h');
+SELECT idem_release(c) FROM idem_claim('purge', 'released', lease => '1 h') c;
+SELECT idem_complete(c, '1') FROM idem_claim('purge_ever', 'succeeded') c;
+SELECT idem_fail(c, '1') FROM idem_claim('purge_ever', 'failed') c;
+SELECT idem_release(c) FROM idem_claim('purge_ever', 'released', lease => '1 h') c;
+SELECT idem_fail(c, '1', true) FROM idem_claim('purge_limited', 'used up') c;
+CREATE FUNCTION pg_temp.kept() RETURNS text LANGUAGE sql AS $$ SELECT string_agg(operation || '/' || key, ' ' ORDER BY operation, key) FROM idempotency_internal.record $$;
+CREATE FUNCTION pg_temp.told() RETURNS text LANGUAGE sql AS $$
+SELECT string_agg(o || '/' || k || ' ' || pg_temp.shape(idem_status(o, k)), E'\n' ORDER BY o, k)
+  FROM (VALUES ('purge', 'succeeded'), ('purge', 'failed'), ('purge', 'retryable'), ('purge', 'unknown'), ('purge', 'leased'), ('purge', 'released'),
+	('purge_ever', 'succeeded'), ('purge_ever', 'failed'), ('purge_ever', 'released'), ('purge_limited', 'used up')) v (o, k)
+$$;
+CREATE FUNCTION pg_temp.age_all(by interval) RETURNS void LANGUAGE sql AS $$ SELECT pg_temp.age(operation, key, by) FROM idempotency_internal.record $$;
+
+-- Fresh: nothing goes
+SELECT pg_temp.told() AS before \gset
+SELECT idem_purge() AS purged \gset
+SELECT is(:purged, 0, 'fresh: nothing is purged'), is(pg_temp.told(), :'before'::text, 'and nothing reads differently');
+
+-- C09: inside guard
+SELECT pg_temp.age_all('90 min');
+SELECT pg_temp.told() AS before \gset
+SELECT is((idem_claim('purge', 'succeeded')).verdict, 'expired', 'C09: expired before purge');
+SELECT idem_purge() AS purged \gset
+SELECT is(:purged, 1, 'inside guard: only what has none is purged'), is(pg_temp.kept(),
+	'purge/failed purge/leased purge/released purge/retryable purge/succeeded purge/unknown purge_ever/failed purge_ever/released purge_ever/succeeded', 'the failure out of attempts'),
+	is(pg_temp.told(), :'before'::text, 'invariant 8: nothing reads differently');
+SELECT is((idem_claim('purge', 'succeeded')).verdict, 'expired', 'C09: expired after purge');
+SELECT is((idem_claim('purge', 'leased')).verdict, 'unknown', 'a lease that ran out is unknown');
+
+-- Past guard
+SELECT pg_temp.age_all('60 min');
+SELECT pg_temp.told() AS before \gset
+SELECT is((idem_status('purge', key)).state, 'absent', key || ' reads as absent before it is purged') FROM unnest('{succeeded,failed,released}'::text[]) key;
+SELECT idem_purge() AS purged \gset
+SELECT is(:purged, 3, 'past guard: purged'), is(pg_temp.kept(), 'purge/leased purge/retryable purge/unknown purge_ever/failed purge_ever/released purge_ever/succeeded', 'C54, C57, invariant 9: the rest stays'),
+	is(pg_temp.told(), :'before'::text, 'invariant 8: nothing reads differently');
+
+-- After a thousand years
+SELECT pg_temp.age_all('365000 days');
+SELECT idem_purge() AS purged \gset
+SELECT is(:purged, 0, 'a thousand years on: nothing more is purged'), is(pg_temp.told(), :'before'::text, 'nothing reads differently');
+SELECT is((idem_claim('purge_ever', 'succeeded')).verdict, 'replay', 'C54: retention for ever'), is((idem_claim('purge', 'unknown')).verdict, 'unknown', 'C57: unknown for ever');
+BEGIN;
+SELECT is((idem_claim('purge', 'retryable')).attempt, 2, 'a retryable failure executes for ever');
+ROLLBACK;
+
+-- The retention it was recorded with counts, not today's
+SELECT idem_complete(c, '1') FROM idem_claim('purge', 'old settings') c;
+SELECT idem_define('purge', '{"retention": "1 us", "guard": "0"}');
+SELECT idem_purge() AS purged \gset
+SELECT is(:purged, 0, 'a shorter retention defined later does not count');
+SELECT idem_define('purge', '{"retention": null}');
+SELECT pg_temp.age('purge', 'old settings', '3 h');
+SELECT is((idem_status('purge', 'old settings')).state, 'absent', 'nor does a longer one');
+SELECT idem_purge() AS purged \gset
+SELECT is(:purged, 1, 'purged');
+
+-- Bounded batches
+SELECT idem_define('purge_many', '{"retention": "1 us"}');
+SELECT count(idem_complete(c)) FROM generate_series(1, 2500) n, idem_claim('purge_many', 'k' || n) c;
+SELECT idem_purge(10) AS purged \gset
+SELECT is(:purged, 10, 'at most max_records');
+SELECT idem_purge() AS purged \gset
+SELECT is(:purged, 1000, 'NULL: idempotency.purge_batch, by default a thousand');
+SET idempotency.purge_batch = 7;
+SELECT idem_purge(NULL) AS purged \gset
+SELECT is(:purged, 7, 'or as set');
+RESET idempotency.purge_batch;
+SELECT idem_purge(9223372036854775807) AS purged \gset
+SELECT is(:purged, 1483, 'the rest');
+SELECT idem_purge(1) AS purged \gset
+SELECT is(:purged, 0, 'until 0');
+-- the oldest first
+SELECT idem_complete(c) FROM unnest('{young,old}'::text[]) key, idem_claim('purge_many', key) c;
+SELECT pg_temp.age('purge_many', 'old', '1 h');
+SELECT idem_purge(1) AS purged \gset
+SELECT is(pg_temp.stored('purge_many', 'young'), 's 1', 'the oldest goes first'), is(pg_temp.stored('purge_many', 'old'), NULL, 'and the young one stays');
+-- statistics see it, so that autovacuum does
+SELECT throws_ok(format('SELECT idem_purge(%s)', n), '22023', NULL, 'max_records ' || n) FROM unnest(ARRAY[0, -1]) n;
+
+-- One transaction of its own
+BEGIN;
+SELECT idem_purge();
+ROLLBACK;
+SELECT is(:'LAST_ERROR_SQLSTATE'::text, '25001', 'not in a transaction block');
+SELECT throws_ok('SELECT idem_purge()', '25001', NULL, 'not in a subtransaction');
+SELECT 1 \; SELECT idem_purge();
+SELECT is(:'LAST_ERROR_SQLSTATE'::text, '25001', 'not with other statements');
+SET default_transaction_read_only = on;
+SELECT idem_purge();
+SET default_transaction_read_only = off;
+SELECT is(:'LAST_ERROR_SQLSTATE'::text, '25006', 'not in a read-only transaction');
+
+SELECT * FROM finish();
