@@ -30,6 +30,7 @@
 #include "claim.h"
 #include "compat.h"
 #include "counters.h"
+#include "requests.h"
 
 #define NAP_MS 2L
 
@@ -608,6 +609,8 @@ observe(const Claim *claim)
 {
 	if (!claim->kind->withdraws)
 		counters_claim(claim);
+	if (requests_wanted(&claim->call))
+		requests_log_answer(&claim->call, claim->kind->verb, &claim->answer);
 }
 
 /*
@@ -713,8 +716,8 @@ claim_begin(Claim *claim, const ClaimKind *kind, text *operation, text *key,
 /*
  * Decide, unless the key is open in this very transaction.
  */
-void
-claim_run(Claim *claim)
+static void
+run(Claim *claim)
 {
 	Store		store;
 
@@ -724,6 +727,29 @@ claim_run(Claim *claim)
 	claim->store = &store;
 	claim_decide(claim);
 	store_close(&store);
+}
+
+/*
+ * Decide and answer; an error is an answer to be logged, too.
+ */
+void
+claim_run(Claim *claim)
+{
+	if (!requests_wanted(&claim->call))
+	{
+		run(claim);
+		return;
+	}
+	PG_TRY();
+	{
+		run(claim);
+	}
+	PG_CATCH();
+	{
+		requests_log_error(&claim->call, claim->kind->verb);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 }
 
 /*

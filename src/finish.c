@@ -31,6 +31,7 @@
 
 #include "compat.h"
 #include "counters.h"
+#include "requests.h"
 
 PG_FUNCTION_INFO_V1(idem_complete);
 PG_FUNCTION_INFO_V1(idem_complete_key);
@@ -65,6 +66,7 @@ typedef struct Finish
 	bool		retryable;
 	int64		lease;
 	TimestampTz now;
+	int32		attempt;		/* of the record, for the log */
 } Finish;
 
 /*----
@@ -217,7 +219,7 @@ observe(const Finish *finish, const Record *rec)
  * Finish a claim open in this transaction.  Raises ID002, ID004.
  */
 static void
-finish_permit(const Finish *finish, Permit *permit)
+finish_permit(Finish *finish, Permit *permit)
 {
 	const Identity *who = &finish->call.who;
 	Store		store;
@@ -247,6 +249,7 @@ finish_permit(const Finish *finish, Permit *permit)
 	if (!done)
 		refuse_not_yours(finish);
 	permit_settle(permit);
+	finish->attempt = rec.attempt;
 	observe(finish, &rec);
 }
 
@@ -307,6 +310,7 @@ finish_record(Finish *finish)
 		}
 	}
 	store_close(&store);
+	finish->attempt = rec.attempt;
 	return rec.lease_until;
 }
 
@@ -333,7 +337,7 @@ refuse_unless_writable(const Finish *finish)
  * Do what the owner says.  Returns the end of the lease, for renew.
  */
 static TimestampTz
-finish_run(Finish *finish)
+run(Finish *finish)
 {
 	Permit	   *permit;
 
@@ -346,6 +350,53 @@ finish_run(Finish *finish)
 		return finish_record(finish);
 	finish_permit(finish, permit);
 	return NEVER;
+}
+
+/*
+ * Log that it is done.
+ */
+static void
+log_done(const Finish *finish)
+{
+	static const State states[] = {
+		[FINISH_COMPLETE] = STATE_SUCCEEDED,
+		[FINISH_FAIL] = STATE_FAILED,
+		[FINISH_UNSURE] = STATE_UNKNOWN,
+		[FINISH_RENEW] = STATE_PROCESSING,
+		[FINISH_RELEASE] = STATE_ABSENT,
+	};
+	Answer		answer = {
+		.verdict = VERDICT_NONE,
+		.state = states[finish->what],
+		.attempt = finish->attempt,
+		.result = finish->what == FINISH_COMPLETE ? finish->outcome : (Datum) 0,
+	};
+
+	requests_log_answer(&finish->call, finishing_names[finish->what], &answer);
+}
+
+/*
+ * The same, logged if that is wanted, also if it raises.
+ */
+static TimestampTz
+finish_run(Finish *finish)
+{
+	volatile TimestampTz lease_until = NEVER;
+
+	if (!requests_wanted(&finish->call))
+		return run(finish);
+	PG_TRY();
+	{
+		lease_until = run(finish);
+		log_done(finish);
+	}
+	PG_CATCH();
+	{
+		requests_log_error(&finish->call, finishing_names[finish->what]);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return lease_until;
 }
 
 /*

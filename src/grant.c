@@ -65,6 +65,7 @@ static const struct
 	{TIER_MONITOR, "idem_list"},
 	{TIER_MONITOR, "idem_stat_claims"},
 	{TIER_MONITOR, "idem_stat_counters"},
+	{TIER_MONITOR, "idem_stat_request_lines"},
 	{TIER_MONITOR, "idem_stat_visits"},
 	{TIER_ADMIN, "idem_define"},
 	{TIER_ADMIN, "idem_grant"},
@@ -109,6 +110,7 @@ static const struct
 }			monitor_views[] = {
 	{false, "idem_open"},
 	{false, "idem_record"},
+	{false, "idem_request_log"},
 	{false, "idem_stat"},
 	{false, "idem_stat_activity"},
 	{false, "idem_stat_worker"},

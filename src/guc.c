@@ -16,6 +16,7 @@
 #include "background.h"
 #include "compat.h"
 #include "counters.h"
+#include "requests.h"
 
 /*
  * Should answers be counted?  Costs a few nanoseconds each; off to measure
@@ -62,6 +63,24 @@ int			guc_purge_batch = 1000;
 int			guc_purge_delay = 20;
 
 /*
+ * Which request of a client this is, so that lines of the request log can be
+ * found from an API's own log.  SET LOCAL by the API layer.
+ */
+char	   *guc_request_id = NULL;
+
+/*
+ * How many minutes lines of the request log are kept.  They are for looking
+ * into what happened lately, not for bookkeeping.
+ */
+int			guc_request_log_retention = 7 * 24 * 60;
+
+/*
+ * How many lines of the request log can wait for the worker.  As many as come
+ * in between two visits; more than that are counted and dropped.
+ */
+int			guc_request_log_size = 4096;
+
+/*
  * Should the worker work?  Off while something else calls idem_purge(), or
  * while nothing may be written in the background.
  */
@@ -82,6 +101,34 @@ check_databases(char **value, void **extra, GucSource source)
 	return false;
 }
 
+/* The value a variable has before is its default. */
+static void
+define_bool(const char *name, const char *what, const char *more,
+			bool *variable, GucContext context)
+{
+	DefineCustomBoolVariable(name, what, more, variable, *variable, context, 0,
+							 NULL, NULL, NULL);
+}
+
+static void
+define_int(const char *name, const char *what, const char *more, int *variable,
+		   int least, int most, GucContext context, int flags)
+{
+	DefineCustomIntVariable(name, what, more, variable, *variable, least, most,
+							context, flags, NULL, NULL, NULL);
+}
+
+static void
+define_string(const char *name, const char *what, const char *more,
+			  char **variable, GucContext context, int flags,
+			  GucStringCheckHook check)
+{
+	DefineCustomStringVariable(name, what, more, variable, "", context, flags,
+							   check, NULL, NULL);
+}
+
+#define NEEDS_PRELOAD "Needs the library in shared_preload_libraries."
+
 /*
  * Define the settings.  Called once, when the library is loaded.
  */
@@ -92,81 +139,41 @@ guc_init(void)
 	GucContext	at_start = process_shared_preload_libraries_in_progress ?
 	PGC_POSTMASTER : PGC_SIGHUP;
 
-	DefineCustomBoolVariable("idempotency.counters",
-							 "Counts answers, shown by idem_stat.",
-							 "Needs the library in shared_preload_libraries.",
-							 &guc_counters,
-							 true,
-							 PGC_SUSET,
-							 0,
-							 NULL, NULL, NULL);
-
-	DefineCustomStringVariable("idempotency.databases",
-							   "Sets the databases the worker visits.",
-							   "Empty means all.",
-							   &guc_databases,
-							   "",
-							   PGC_SIGHUP,
-							   GUC_LIST_INPUT,
-							   check_databases, NULL, NULL);
-
-	DefineCustomIntVariable("idempotency.max_operations",
-							"Sets for how many operations there is room in the counters.",
-							NULL,
-							&guc_max_operations,
-							500,
-							1, 100000,
-							at_start,
-							0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("idempotency.naptime",
-							"Sets how long the worker stays away from a database after a visit.",
-							NULL,
-							&guc_naptime,
-							60000,
-							1, INT_MAX,
-							PGC_SIGHUP,
-							GUC_UNIT_MS,
-							NULL, NULL, NULL);
-
-	DefineCustomStringVariable("idempotency.principal",
-							   "Sets the principal of calls that do not name one.",
-							   "Empty means none: such calls are refused.",
-							   &guc_principal,
-							   "",
-							   PGC_USERSET,
-							   0,
-							   NULL, NULL, NULL);
-
-	DefineCustomIntVariable("idempotency.purge_batch",
-							"Sets the number of records one purge transaction removes at most.",
-							NULL,
-							&guc_purge_batch,
-							1000,
-							1, INT_MAX,
-							PGC_USERSET,
-							0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("idempotency.purge_delay",
-							"Sets how long the worker pauses after each batch when it is not behind.",
-							NULL,
-							&guc_purge_delay,
-							20,
-							0, 10000,
-							PGC_SIGHUP,
-							GUC_UNIT_MS,
-							NULL, NULL, NULL);
-
-	DefineCustomBoolVariable("idempotency.worker",
-							 "Lets the worker visit databases and purge them.",
-							 "Needs the library in shared_preload_libraries.",
-							 &guc_worker,
-							 true,
-							 PGC_SIGHUP,
-							 0,
-							 NULL, NULL, NULL);
+	define_bool("idempotency.counters", "Counts answers, shown by idem_stat.",
+				NEEDS_PRELOAD, &guc_counters, PGC_SUSET);
+	define_string("idempotency.databases", "Sets the databases the worker visits.",
+				  "Empty means all.", &guc_databases, PGC_SIGHUP,
+				  GUC_LIST_INPUT, check_databases);
+	define_int("idempotency.max_operations",
+			   "Sets for how many operations there is room in the counters.",
+			   NEEDS_PRELOAD, &guc_max_operations, 1, 100000, at_start, 0);
+	define_int("idempotency.naptime",
+			   "Sets how long the worker stays away from a database after a visit.",
+			   NULL, &guc_naptime, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS);
+	define_string("idempotency.principal",
+				  "Sets the principal of calls that do not name one.",
+				  "Empty means none: such calls are refused.", &guc_principal,
+				  PGC_USERSET, 0, NULL);
+	define_int("idempotency.purge_batch",
+			   "Sets the number of records one purge transaction removes at most.",
+			   NULL, &guc_purge_batch, 1, INT_MAX, PGC_USERSET, 0);
+	define_int("idempotency.purge_delay",
+			   "Sets how long the worker pauses after each batch when it is not behind.",
+			   NULL, &guc_purge_delay, 0, 10000, PGC_SIGHUP, GUC_UNIT_MS);
+	define_string("idempotency.request_id",
+				  "Sets the id of the request, for the request log.",
+				  "Empty means the header x-request-id in setting request.headers, if there is one.",
+				  &guc_request_id, PGC_USERSET, 0, NULL);
+	define_int("idempotency.request_log_retention",
+			   "Sets how long lines of the request log are kept.",
+			   NULL, &guc_request_log_retention, 0, INT_MAX, PGC_SIGHUP,
+			   GUC_UNIT_MIN);
+	define_int("idempotency.request_log_size",
+			   "Sets how many lines of the request log can wait to be written.",
+			   NEEDS_PRELOAD, &guc_request_log_size, 16, 1000000, at_start, 0);
+	define_bool("idempotency.worker",
+				"Lets the worker visit databases and purge them.",
+				NEEDS_PRELOAD, &guc_worker, PGC_SIGHUP);
 
 	MarkGUCPrefixReserved("idempotency");
 }

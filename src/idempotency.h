@@ -123,6 +123,8 @@ typedef struct Handed
 extern void answer_init(Answer *answer, const Identity *who);
 extern Datum answer_datum(FunctionCallInfo fcinfo, const Answer *answer);
 extern void answer_put(FunctionCallInfo fcinfo, const Answer *answer);
+extern const char *answer_verdict_label(Verdict verdict);
+extern const char *answer_state_label(State state);
 extern void answer_read(FunctionCallInfo fcinfo, int argno, Handed *handed);
 
 /*----
@@ -418,6 +420,9 @@ extern void finish_claim(const Call *call, int64 fence, bool succeeded,
 /* status.c */
 extern void status_of_record(const Call *call, const Record *rec,
 							 Answer *answer);
+
+/* pointer.c */
+extern char *pointer_text(const char *pointer, Jsonb *value);
 
 /* retry.c */
 extern int64 backoff_jitter(int32 attempt, int64 base, int64 cap);

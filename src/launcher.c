@@ -41,6 +41,7 @@
 #include "background.h"
 #include "compat.h"
 #include "counters.h"
+#include "requests.h"
 
 #define RESTART_SECONDS 5
 
@@ -140,6 +141,7 @@ remember(const List *databases)
 	foreach(lc, databases)
 		oids = lappend_oid(oids, ((Database *) lfirst(lc))->oid);
 	visits_forget_all_but(oids);
+	requests_discard(oids);
 	foreach(lc, databases)
 	{
 		Database   *database = lfirst(lc);
@@ -224,7 +226,8 @@ visit_all_due(void)
 		const Database *database = lfirst(lc);
 
 		CHECK_FOR_INTERRUPTS();
-		if (!visits_is_due(database->oid, GetCurrentTimestamp()))
+		if (!requests_urgent() &&
+			!visits_is_due(database->oid, GetCurrentTimestamp()))
 			continue;
 		if (is_being_changed(database->oid))
 			visits_end(database->oid, VISIT_BUSY);
@@ -271,6 +274,7 @@ idempotency_launcher_main(Datum arg)
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	pgstat_report_appname("idempotency launcher");
+	requests_wake_me();
 
 	round = AllocSetContextCreate(TopMemoryContext, "idempotency round",
 								  ALLOCSET_DEFAULT_SIZES);

@@ -18,6 +18,7 @@
 #include "background.h"
 #include "compat.h"
 #include "counters.h"
+#include "requests.h"
 
 #define TRANCHE "idempotency"
 
@@ -30,6 +31,7 @@ typedef struct Piece
 
 static const Piece pieces[] = {
 	{"idempotency counters", counters_size, counters_attach},
+	{"idempotency requests", requests_size, requests_attach},
 	{"idempotency visits", visits_size, visits_attach},
 };
 

@@ -54,6 +54,7 @@
 
 #include "background.h"
 #include "compat.h"
+#include "requests.h"
 
 /* Others are waiting for their visit too. */
 #define LONGEST_VISIT_MS 10000
@@ -68,6 +69,7 @@ typedef struct Stay
 {
 	TimestampTz until;
 	PurgeBatch	batch;
+	bool		more_requests;	/* of the log are waiting */
 	VisitOutcome outcome;		/* VISIT_RUNNING = go on */
 	double		pause_ms;
 	TimestampTz lag;			/* of the batch before */
@@ -150,6 +152,7 @@ work(Stay *stay)
 	SetUserIdAndSecContext(rel->rd_rel->relowner,
 						   context | SECURITY_RESTRICTED_OPERATION);
 	table_close(rel, NoLock);
+	stay->more_requests = requests_flush();
 	if (!purge_batch(&stay->batch))
 		stay->outcome = VISIT_BUSY;
 	SetUserIdAndSecContext(user, context);
@@ -171,6 +174,8 @@ batch_transaction(Stay *stay)
 		stay->outcome = lock_extension();
 	if (stay->outcome == VISIT_RUNNING)
 		work(stay);
+	else if (stay->outcome == VISIT_NO_EXTENSION)
+		requests_discard_own();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	pgstat_report_stat(true);
@@ -255,7 +260,7 @@ run_batch(Stay *stay)
 		return;
 	visits_progress(MyDatabaseId, &stay->batch);
 	report_failed_records(&stay->batch);
-	if (stay->batch.at_end)
+	if (stay->batch.at_end && !stay->more_requests)
 		stay->outcome = VISIT_DONE;
 	else if (GetCurrentTimestamp() >= stay->until)
 		stay->outcome = VISIT_UNFINISHED;

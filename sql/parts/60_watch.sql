@@ -74,6 +74,41 @@ CREATE VIEW idem_stat_worker AS
 COMMENT ON VIEW idem_stat_worker IS
 'one row for each database the background worker visits: state is done, running, unfinished (it comes back at once), no extension, busy (it made way for DDL), failed or not visited yet; purged and left_behind are of the running or last visit; purged_until is how far it has come, by the time records were to be forgotten; horizon_holder is who keeps vacuum from removing what purge deleted, and horizon_age how many transactions old its snapshot is; empty without shared_preload_libraries';
 
+-- The log of requests: for looking into what happened lately.  Not dumped; it
+-- is neither needed to restore nor small.
+CREATE TABLE idempotency_internal.request_log (
+	at timestamptz NOT NULL,
+	id uuid NOT NULL,
+	operation text COLLATE "C" NOT NULL,
+	key text COLLATE "C" NOT NULL,
+	principal text COLLATE "C" NOT NULL,
+	call text COLLATE "C" NOT NULL,
+	verdict text COLLATE "C",
+	state text COLLATE "C",
+	error text COLLATE "C",
+	attempt integer,
+	resource text COLLATE "C",
+	request text COLLATE "C",
+	application_name text COLLATE "C",
+	pid integer
+) USING heap;
+COMMENT ON TABLE idempotency_internal.request_log IS
+	'what was asked and answered, for operations whose setting log_requests is on; written by the background worker, kept for idempotency.request_log_retention';
+CREATE INDEX request_log_at_idx ON idempotency_internal.request_log (at);
+CREATE INDEX request_log_id_idx ON idempotency_internal.request_log (id);
+
+CREATE VIEW idem_request_log AS
+	SELECT at, id, principal, operation, key, call, verdict, state, error, attempt, resource, request, application_name, pid
+	FROM idempotency_internal.request_log;
+COMMENT ON VIEW idem_request_log IS
+'what was asked and answered, rolled back or not, for operations with the setting log_requests: call is claim, complete, ask and so on; error the SQLSTATE if it was refused; resource what resource_pointer finds in the result; request the setting idempotency.request_id or the header x-request-id; never params or results; the background worker writes it some time after the fact';
+
+CREATE FUNCTION idem_stat_request_lines(OUT size integer, OUT waiting integer, OUT logged bigint, OUT dropped bigint)
+RETURNS record
+AS 'MODULE_PATHNAME', 'idem_stat_request_lines' LANGUAGE C VOLATILE PARALLEL SAFE;
+COMMENT ON FUNCTION idem_stat_request_lines() IS
+'The request log on its way, of all databases: room for lines, how many wait for the worker, how many were logged and dropped since the server started. Returns nulls unless the library is in shared_preload_libraries.';
+
 CREATE FUNCTION idempotency_internal.claims_held(OUT id_tail text, OUT pid integer)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'idem_claims_held' LANGUAGE C VOLATILE PARALLEL SAFE;

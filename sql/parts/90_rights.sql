@@ -29,6 +29,7 @@ REVOKE ALL ON FUNCTION
 	idem_revoke(name, text),
 	idem_stat_claims(),
 	idem_stat_counters(),
+	idem_stat_request_lines(),
 	idem_stat_reset(),
 	idem_stat_visits(),
 	idem_status(text, text, text),
