@@ -51,6 +51,7 @@ static const ClaimKind kind_accept = {
 	.attempts = 0,
 	.matches_params = true,
 	.takes_overrun = true,
+	.sees_past = true,
 	.execute = enqueue,
 };
 
@@ -59,6 +60,7 @@ static const ClaimKind kind_start = {
 	.attempts = 1,
 	.takes_accepted = true,
 	.takes_overrun = true,
+	.sees_past = true,
 	.needs_record = true,
 	.execute = claim_grant,
 };
@@ -152,7 +154,8 @@ idem_start_next(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) || PG_GETARG_INT32(1) < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("idem_start_next needs an operation and max_records greater than zero")));
+				 errmsg("idem_start_next needs an operation and max_records greater than zero"),
+				 errhint("Pass the operation whose accepted work is to be started.")));
 	call_begin_operation(&call, PG_GETARG_TEXT_PP(0));
 	nobody.operation = call.who.operation;
 	claim_refuse_unless_writable(&kind_start, &nobody);

@@ -21,6 +21,7 @@
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
+#include "catalog/pg_type.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -34,16 +35,29 @@
 typedef struct KnownTable
 {
 	const char *name;
-	int			natts;			/* columns the code knows */
+	int			natts;
+	const Oid  *types;			/* of its columns */
 	Oid			relid;			/* InvalidOid = look up again */
 	bool		checked;		/* shape found good since the last change */
 } KnownTable;
 
+static const Oid record_types[] = {
+	UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID,
+	TIMESTAMPTZOID, INT8OID, INT8OID, INT4OID, CHAROID, TEXTOID, TEXTOID, TEXTOID,
+	BYTEAOID, TEXTOID, JSONBOID, JSONBOID
+};
+static const Oid policy_types[] = {TEXTOID, JSONBOID, JSONBOID};
+static const Oid normalisation_types[] = {INT8OID, JSONBOID, TIMESTAMPTZOID};
+static const Oid open_work_types[] = {
+	UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT4OID, CHAROID, TEXTOID
+};
+
 static KnownTable tables[] = {
-	[TABLE_RECORD] = {"record", 17, InvalidOid, false},
-	[TABLE_POLICY] = {"policy", 3, InvalidOid, false},
-	[TABLE_NORMALISATION] = {"normalisation", 3, InvalidOid, false},
-	[TABLE_OPEN_WORK] = {"open_work", 7, InvalidOid, false},
+	[TABLE_RECORD] = {"record", lengthof(record_types), record_types},
+	[TABLE_POLICY] = {"policy", lengthof(policy_types), policy_types},
+	[TABLE_NORMALISATION] = {"normalisation", lengthof(normalisation_types),
+	normalisation_types},
+	[TABLE_OPEN_WORK] = {"open_work", lengthof(open_work_types), open_work_types},
 };
 
 static bool policies_changed = true;
@@ -152,6 +166,8 @@ check_shape(Relation rel, const KnownTable *table)
 		refuse_shape(rel, "it is not a plain table");
 	if (rel->rd_rel->relam != HEAP_TABLE_AM_OID)
 		refuse_shape(rel, "it does not use the heap access method");
+	if (rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
+		refuse_shape(rel, "a crash would empty it");
 	if (rel->rd_rel->relhastriggers)
 		refuse_shape(rel, "it has triggers");
 	if (rel->rd_rel->relispartition || rel->rd_rel->relhassubclass)
@@ -160,7 +176,7 @@ check_shape(Relation rel, const KnownTable *table)
 		refuse_shape(rel, "its columns differ");
 	for (int i = 0; i < table->natts; i++)
 	{
-		if (TupleDescAttr(RelationGetDescr(rel), i)->attisdropped)
+		if (TupleDescAttr(RelationGetDescr(rel), i)->atttypid != table->types[i])
 			refuse_shape(rel, "its columns differ");
 	}
 	check_primary_key(rel);

@@ -320,7 +320,7 @@ grant(Claim *claim, PermitPrior prior)
 	if (!alone(claim, &step))
 		return step;
 	/* what is forgotten is as good as purged: nothing to see */
-	if (prior == PRIOR_RECORD)
+	if (prior == PRIOR_RECORD && claim->kind->sees_past)
 		check_snapshot(claim);
 	return claim->kind->execute(claim, prior);
 }
@@ -498,14 +498,38 @@ act_take_over(Claim *claim)
 	return grant(claim, PRIOR_RECORD);
 }
 
+/*
+ * An answer about a record that may change soon: worth waiting, but never for
+ * oneself.
+ */
+static Step
+busy_with_record(Claim *claim)
+{
+	if (!TransactionIdIsCurrentTransactionId(claim->rec.xmin))
+		return STEP_BUSY;
+	claim->answer.holder = MyProcPid;
+	return STEP_ANSWERED;
+}
+
+/*
+ * Accepted, unless another transaction has just started it.
+ */
 static Step
 act_accepted(Claim *claim)
 {
+	int32		holder;
+
 	if (claim->kind->takes_accepted)
 		return grant(claim, PRIOR_RECORD);
+	if (TransactionIdIsValid(claim->rec.changer))
+		return answer_changer(claim);
+	if (permit_holder(&claim->call.who.id, &holder))
+		return answer_in_flight(claim, holder);
 	answer_with(claim, VERDICT_IN_PROGRESS, STATE_ACCEPTED, ADVICE_RETRY_SAME_KEY);
 	tell_record(claim);
 	tell_retry_after(claim, NEVER);
+	if (busy_with_record(claim) == STEP_ANSWERED)
+		return STEP_ANSWERED;
 	return claim->kind->needs_outcome ? STEP_BUSY : STEP_ANSWERED;
 }
 
@@ -529,11 +553,7 @@ act_running(Claim *claim)
 	answer_with(claim, VERDICT_IN_PROGRESS, STATE_PROCESSING, ADVICE_RETRY_SAME_KEY);
 	tell_record(claim);
 	tell_retry_after(claim, claim->rec.lease_until);
-	if (!TransactionIdIsCurrentTransactionId(claim->rec.xmin))
-		return STEP_BUSY;
-	/* never wait for oneself */
-	claim->answer.holder = MyProcPid;
-	return STEP_ANSWERED;
+	return busy_with_record(claim);
 }
 
 static Step
@@ -542,7 +562,10 @@ act_unknown(Claim *claim)
 	answer_with(claim, VERDICT_UNKNOWN, STATE_UNKNOWN, ADVICE_RECONCILE);
 	tell_record(claim);
 	claim->answer.error = claim->rec.error;
-	return claim->kind->needs_outcome ? STEP_BUSY : STEP_ANSWERED;
+	if (claim->kind->needs_outcome &&
+		!TransactionIdIsCurrentTransactionId(claim->rec.xmin))
+		return STEP_BUSY;
+	return STEP_ANSWERED;
 }
 
 static const DecisionRow decision_table[] = {
@@ -772,7 +795,8 @@ claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("fingerprint of operation \"%s\" (id %s) has %d bytes, not %d",
 						who->operation, id_text(&who->id),
-						(int) VARSIZE_ANY_EXHDR(given), IDEM_DIGEST_LEN)));
+						(int) VARSIZE_ANY_EXHDR(given), IDEM_DIGEST_LEN),
+				 errhint("Pass the SHA-256 of the request.")));
 	if (given == NULL && params == NULL && policy->require_params)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -808,8 +832,7 @@ claim_interval(FunctionCallInfo fcinfo, int argno, const char *what,
 {
 	if (PG_ARGISNULL(argno))
 		return otherwise;
-	return interval_microseconds(PG_GETARG_INTERVAL_P(argno), what,
-								 call->who.operation);
+	return interval_microseconds(PG_GETARG_INTERVAL_P(argno), what, &call->who);
 }
 
 static const ClaimKind kind_claim = {
@@ -817,6 +840,7 @@ static const ClaimKind kind_claim = {
 	.attempts = 1,
 	.matches_params = true,
 	.takes_overrun = true,
+	.sees_past = true,
 	.execute = claim_grant,
 };
 

@@ -27,6 +27,7 @@ typedef struct ClaimKind
 	bool		matches_params; /* other params are a mismatch */
 	bool		takes_accepted; /* an accepted record may be executed */
 	bool		takes_overrun;	/* so may one whose lease is over, by policy */
+	bool		sees_past;		/* must see what the last attempt wrote */
 	bool		needs_record;	/* nothing on record is ID001 */
 	bool		needs_outcome;	/* anything undecided is worth waiting for */
 	bool		withdraws;		/* is no request to execute */
@@ -42,6 +43,7 @@ struct Claim
 	int64		lease;			/* 0 = atomic */
 	int64		wait;
 	text	   *owner;			/* NULL = none */
+	text	   *reason;			/* of a cancellation; NULL = none */
 
 	Jsonb	   *params;			/* NULL = SQL NULL */
 	bool		has_fingerprint;

@@ -230,6 +230,15 @@ apply_to_operations(List *before)
 	}
 }
 
+static void
+refuse_null_operation(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("operation must not be null"),
+			 errhint("Pass its name; * stands for the defaults of all operations.")));
+}
+
 /*
  * idem_define(operation, settings)
  *
@@ -244,11 +253,14 @@ idem_define(PG_FUNCTION_ARGS)
 	Jsonb	   *given;
 	List	   *before;
 
-	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
+	if (PG_ARGISNULL(0))
+		refuse_null_operation();
+	operation = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	if (PG_ARGISNULL(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("operation and settings must not be null")));
-	operation = text_to_cstring(PG_GETARG_TEXT_PP(0));
+				 errmsg("settings of operation \"%s\" must not be null", operation),
+				 errhint("Pass an object such as {\"retention\": \"7 days\"}.")));
 	given = PG_GETARG_JSONB_P(1);
 	identity_check_text(operation, "operation");
 	settings_check_names(given, operation);
@@ -273,9 +285,7 @@ idem_policy(PG_FUNCTION_ARGS)
 	char	   *operation;
 
 	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("operation must not be null")));
+		refuse_null_operation();
 	operation = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	identity_check_text(operation, "operation");
 	PG_RETURN_DATUM(policy_shown(operation));

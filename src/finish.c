@@ -259,7 +259,8 @@ finish_permit(Finish *finish, Permit *permit)
 static void
 finish_closed(const Finish *finish, const Record *rec)
 {
-	if (rec->state == RECORD_ACCEPTED || rec->forget_at <= finish->now)
+	if ((rec->state == RECORD_ACCEPTED && rec->attempt == 0) ||
+		rec->forget_at <= finish->now)
 		refuse_no_claim(finish);
 	if (!is_repetition(finish, rec))
 		refuse_not_yours(finish);
@@ -486,13 +487,14 @@ set_lease(FunctionCallInfo fcinfo, int n, Finish *finish)
 {
 	if (!PG_ARGISNULL(n))
 		finish->lease = interval_microseconds(PG_GETARG_INTERVAL_P(n), "lease",
-											  finish->call.who.operation);
+											  &finish->call.who);
 	if (finish->lease == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("cannot renew operation \"%s\" (id %s): lease must be longer than zero",
 						finish->call.who.operation,
-						id_text(&finish->call.who.id))));
+						id_text(&finish->call.who.id)),
+				 errhint("Give the time the work may still take, or call idem_release() if it is given up.")));
 }
 
 static Datum

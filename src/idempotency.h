@@ -191,7 +191,9 @@ extern void settings_check_names(Jsonb *given, const char *operation);
 extern Jsonb *settings_normalisation(Jsonb *effective);
 extern int64 settings_normalisation_version(Jsonb *normalisation);
 extern int64 interval_microseconds(const Interval *span, const char *what,
-								   const char *operation);
+								   const Identity *who);
+extern int64 interval_microseconds_of(const Interval *span, const char *what,
+									  const char *operation);
 
 extern Datum json_object_of_text(const char *name, const text *value);
 extern bool json_exceeds(Jsonb *value, int64 max_bytes);
@@ -340,6 +342,8 @@ typedef struct Work
 typedef bool (*WorkVisitor) (const Work *work, void *arg);
 
 extern void work_follow(const Record *before, const Record *after);
+extern bool work_is_open(const Record *rec);
+extern void work_forget(const Work *found);
 extern bool work_find(const pg_uuid_t *id, Work *work);
 extern RowChange work_update(const Work *found, const Work *work);
 extern void work_visit(const char *operation, char state, TimestampTz due,
@@ -362,7 +366,7 @@ typedef enum Life
 	LIFE_UNKNOWN
 } Life;
 
-extern Life life_of(const Record *rec, const Call *call, TimestampTz now);
+extern Life life_of(Record *rec, const Call *call, TimestampTz now);
 extern int64 life_horizon(const Policy *policy);
 extern State life_state(Life life);
 extern bool life_tries_left(const Record *rec, const Policy *policy,
@@ -418,7 +422,7 @@ extern void finish_claim(const Call *call, int64 fence, bool succeeded,
 						 Datum outcome);
 
 /* status.c */
-extern void status_of_record(const Call *call, const Record *rec,
+extern void status_of_record(const Call *call, Record *rec,
 							 Answer *answer);
 
 /* pointer.c */

@@ -114,10 +114,11 @@ life_of_outcome(const Record *rec, const Call *call, TimestampTz now,
 }
 
 /*
- * What the record of a call's key means at that time.
+ * What the record of a call's key means at that time.  A failure that turns
+ * out to be one for good gets the end of its retention here, if it has none.
  */
 Life
-life_of(const Record *rec, const Call *call, TimestampTz now)
+life_of(Record *rec, const Call *call, TimestampTz now)
 {
 	const Policy *policy = call->policy;
 
@@ -131,6 +132,8 @@ life_of(const Record *rec, const Call *call, TimestampTz now)
 		case RECORD_RETRYABLE:
 			if (life_tries_left(rec, policy, now))
 				return LIFE_RETRYABLE;
+			if (rec->forget_at == NEVER)
+				life_set_retention(rec, call, rec->finished_at);
 			return life_of_outcome(rec, call, now, LIFE_FAILED);
 		case RECORD_RELEASED:
 			return is_forgotten(rec, call, now) ? LIFE_FORGOTTEN : LIFE_RELEASED;

@@ -114,7 +114,8 @@ idem_list(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(2) || PG_GETARG_INT32(2) < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("max_records of idem_list must be greater than zero")));
+				 errmsg("max_records of idem_list must be greater than zero"),
+				 errhint("Pass how many records to show at most.")));
 	left = PG_GETARG_INT32(2);
 	if (!PG_ARGISNULL(1))
 	{

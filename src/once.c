@@ -55,6 +55,7 @@ static const ClaimKind kind_once = {
 	.verb = "do once",
 	.attempts = 1,
 	.takes_overrun = true,
+	.sees_past = true,
 	.needs_outcome = true,
 	.execute = record_done,
 };
@@ -134,7 +135,8 @@ batch_keys(FunctionCallInfo fcinfo, int *n)
 	if (PG_ARGISNULL(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("keys of idem_once_many must not be null")));
+				 errmsg("keys of idem_once_many must not be null"),
+				 errhint("Pass an array; an empty one is fine.")));
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false,
 					  TYPALIGN_INT, &keys, &nulls, n);
 	for (int i = 0; i < *n; i++)
@@ -142,7 +144,8 @@ batch_keys(FunctionCallInfo fcinfo, int *n)
 		if (nulls[i])
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("key %d of idem_once_many must not be null", i + 1)));
+					 errmsg("key %d of idem_once_many must not be null", i + 1),
+					 errhint("Every event needs an id of its own.")));
 	}
 	return keys;
 }

@@ -452,7 +452,8 @@ require_text(text *value, const char *what, const char *operation)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 operation ?
 				 errmsg("%s of operation \"%s\" must not be null", what, operation) :
-				 errmsg("%s must not be null", what)));
+				 errmsg("%s must not be null", what),
+				 errhint("Operation and key name the intent: the same on every retry of it.")));
 	return text_to_cstring(value);
 }
 

@@ -96,7 +96,8 @@ idem_purge(PG_FUNCTION_ARGS)
 	if (batch.max_records <= 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("max_records of idem_purge must be greater than zero")));
+				 errmsg("max_records of idem_purge must be greater than zero"),
+				 errhint("Pass nothing for the setting idempotency.purge_batch.")));
 	PreventCommandDuringRecovery("idem_purge()");
 	PreventCommandIfReadOnly("idem_purge()");
 	PreventCommandIfParallelMode("idem_purge()");

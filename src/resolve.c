@@ -49,23 +49,30 @@ PG_FUNCTION_INFO_V1(idem_resolve);
  */
 
 /*
- * Record the cancellation: the meaning of "execute" for cancel.
+ * Record the cancellation: the meaning of "execute" for cancel.  It answers
+ * like a recorded failure, also the first time.
  */
 static Step
 record_cancelled(Claim *claim, PermitPrior prior)
 {
+	Answer	   *answer = &claim->answer;
 	Record		rec;
 
 	claim_make_record(claim, prior, &rec);
 	rec.state = RECORD_CANCELLED;
-	rec.owner = NULL;
-	rec.error = json_object_of_text("cancelled", claim->owner);
+	rec.error = json_object_of_text("cancelled", claim->reason);
 	rec.finished_at = claim->now;
 	life_set_retention(&rec, &claim->call, claim->now);
-	if (claim_write(claim, prior, &rec))
-		counters_add(claim->call.policy->counters, COUNT_CANCELLED, 1);
-	/* it answers like any recorded failure from now on */
-	return STEP_LOOK_AGAIN;
+	if (!claim_write(claim, prior, &rec))
+		return STEP_LOOK_AGAIN;
+	counters_add(claim->call.policy->counters, COUNT_CANCELLED, 1);
+	status_of_record(&claim->call, &rec, answer);
+	answer->verdict = VERDICT_REPLAY;
+	answer->state = STATE_FAILED;
+	answer->advice = ADVICE_NEW_KEY;
+	answer->error = rec.error;
+	answer->retry_after = 0;
+	return STEP_ANSWERED;
 }
 
 static const ClaimKind kind_cancel = {
@@ -85,7 +92,7 @@ idem_cancel(PG_FUNCTION_ARGS)
 	Claim		claim;
 
 	claim_begin(&claim, &kind_cancel, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
-	claim.owner = ARG_TEXT(3);	/* the reason */
+	claim.reason = ARG_TEXT(3);
 	claim_run(&claim);
 	return answer_datum(fcinfo, &claim.answer);
 }
@@ -175,8 +182,21 @@ hand_out(Reconcile *reconcile, const Work *entry)
 	Work		work;
 	int64		fence;
 
-	if (store_probe_id(&reconcile->store, &entry->id, &rec) != PROBE_ROW)
+	switch (store_probe_id(&reconcile->store, &entry->id, &rec))
+	{
+		case PROBE_ROW:
+			break;
+		case PROBE_NOTHING:
+			work_forget(entry);
+			return false;
+		case PROBE_IN_FLIGHT:
+			return false;
+	}
+	if (!TransactionIdIsValid(rec.changer) && !work_is_open(&rec))
+	{
+		work_forget(entry);
 		return false;
+	}
 	identity_of_record(&call.who, &rec);
 	call.policy = policy_get(call.who.operation);
 	if (!policy_permits(call.policy, &call.who) ||
@@ -208,12 +228,13 @@ reconcile_lease(FunctionCallInfo fcinfo, const char *operation)
 	int64		lease = 0;
 
 	if (!PG_ARGISNULL(2))
-		lease = interval_microseconds(PG_GETARG_INTERVAL_P(2), "lease",
-									  operation ? operation : "*");
+		lease = interval_microseconds_of(PG_GETARG_INTERVAL_P(2), "lease",
+										 operation ? operation : "*");
 	if (lease == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("lease of idem_reconcile must be longer than zero")));
+				 errmsg("lease of idem_reconcile must be longer than zero"),
+				 errhint("Pass how long nobody else is to get the records.")));
 	return lease;
 }
 
@@ -231,7 +252,8 @@ idem_reconcile(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(1) || PG_GETARG_INT32(1) < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("max_records of idem_reconcile must be greater than zero")));
+				 errmsg("max_records of idem_reconcile must be greater than zero"),
+				 errhint("Pass how many records to hand out at most.")));
 	PreventCommandDuringRecovery("idem_reconcile()");
 	PreventCommandIfReadOnly("idem_reconcile()");
 	PreventCommandIfParallelMode("idem_reconcile()");
@@ -305,7 +327,7 @@ refuse_resolve(const Identity *who, const char *why)
  * is that of its last reconciler.
  */
 static void
-check_resolvable(const Call *call, const Record *rec, int64 fence)
+check_resolvable(const Call *call, Record *rec, int64 fence)
 {
 	Life		life = life_of(rec, call, GetCurrentTimestamp());
 	Work		work;

@@ -194,6 +194,7 @@ static const ClaimKind kind_run = {
 	.attempts = 1,
 	.matches_params = true,
 	.takes_overrun = true,
+	.sees_past = true,
 	.execute = claim_grant,
 };
 
@@ -213,7 +214,8 @@ idem_run(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("func to run for operation \"%s\" (id %s) must not be null",
-						claim.call.who.operation, id_text(&claim.call.who.id))));
+						claim.call.who.operation, id_text(&claim.call.who.id)),
+				 errhint("Pass the name as regprocedure, such as 'create_order(jsonb)'.")));
 	check_function(func, &claim.call.who);
 	claim_set_fingerprint(&claim, params, NULL);
 	claim_run(&claim);

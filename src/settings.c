@@ -67,7 +67,8 @@ refuse(const Setting *self, const char *operation, const char *expected)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("setting \"%s\" of operation \"%s\" must be %s",
-					self->name, operation, expected)));
+					self->name, operation, expected),
+			 errhint("idem_policy() shows the settings in force.")));
 }
 
 static void *
@@ -96,33 +97,67 @@ string_of(const JsonbValue *value)
 }
 
 /*
+ * What an error says it is about: the operation and, where there is one, the
+ * id.
+ */
+static char *
+about(const Identity *who, bool has_id)
+{
+	return has_id ? psprintf("\"%s\" (id %s)", who->operation, id_text(&who->id)) :
+		psprintf("\"%s\"", who->operation);
+}
+
+/*
  * Length of an interval in microseconds, days being 24 hours.  Raises 22023 if
  * it has months, is negative or unreasonably long; what names it for the user.
  */
-int64
-interval_microseconds(const Interval *span, const char *what,
-					  const char *operation)
+static int64
+checked_microseconds(const Interval *span, const char *what,
+					 const Identity *who, bool has_id)
 {
 	int64		days = (int64) span->day * USECS_PER_DAY;
 
 	if (span->month != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s of operation \"%s\" must not contain months or years",
-						what, operation),
+				 errmsg("%s of operation %s must not contain months or years",
+						what, about(who, has_id)),
 				 errhint("Months differ in length: give days or hours.")));
 	if (span->time > LONGEST_INTERVAL || span->time < -LONGEST_INTERVAL ||
 		days > LONGEST_INTERVAL || days + span->time > LONGEST_INTERVAL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s of operation \"%s\" is too long", what, operation),
+				 errmsg("%s of operation %s is too long", what, about(who, has_id)),
 				 errhint("The longest is 366000 days.")));
 	if (days + span->time < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s of operation \"%s\" must not be negative",
-						what, operation)));
+				 errmsg("%s of operation %s must not be negative",
+						what, about(who, has_id)),
+				 errhint("Give zero or more.")));
 	return days + span->time;
+}
+
+/*
+ * The same for an interval given in a call about a key.
+ */
+int64
+interval_microseconds(const Interval *span, const char *what,
+					  const Identity *who)
+{
+	return checked_microseconds(span, what, who, true);
+}
+
+/*
+ * The same for one about no key in particular.
+ */
+int64
+interval_microseconds_of(const Interval *span, const char *what,
+						 const char *operation)
+{
+	Identity	who = {.operation = unconstify(char *, operation)};
+
+	return checked_microseconds(span, what, &who, false);
 }
 
 /*
@@ -206,8 +241,8 @@ read_interval(const Setting *self, const JsonbValue *value, Policy *policy,
 		return;
 	}
 	what = psprintf("setting \"%s\"", self->name);
-	*target = interval_microseconds(parse_interval(self, value, operation),
-									what, operation);
+	*target = interval_microseconds_of(parse_interval(self, value, operation),
+									   what, operation);
 	if (*target < self->least)
 		refuse(self, operation, "longer than zero");
 }
@@ -264,7 +299,29 @@ read_string(const Setting *self, const JsonbValue *value, Policy *policy,
 }
 
 /*
- * Which of the words, given as one space-separated list, the value is.
+ * A JSON Pointer (RFC 6901) or null.
+ */
+static void
+read_pointer(const Setting *self, const JsonbValue *value, Policy *policy,
+			 const char *operation)
+{
+	char	   *pointer;
+
+	read_string(self, value, policy, operation);
+	pointer = *(char **) member(self, policy);
+	if (pointer == NULL)
+		return;
+	if (pointer[0] != '/')
+		refuse(self, operation, "a JSON Pointer, which begins with /");
+	for (char *tilde = strchr(pointer, '~'); tilde; tilde = strchr(tilde + 1, '~'))
+	{
+		if (tilde[1] != '0' && tilde[1] != '1')
+			refuse(self, operation, "a JSON Pointer, in which ~ is written ~0 and / in a name ~1");
+	}
+}
+
+/*
+ * Which of the words the value is.
  */
 static int
 one_of(const Setting *self, const JsonbValue *value, const char *operation,
@@ -335,7 +392,7 @@ static const Setting settings[] = {
 	{"principal_setting", read_string, AT(principal_setting), 0, 0},
 	{"reconcile_attempts", read_integer, AT(reconcile_attempts), REFUSE_NULL, 0},
 	{"require_params", read_boolean, AT(require_params), REFUSE_NULL, 0},
-	{"resource_pointer", read_string, AT(resource_pointer), 0, 0},
+	{"resource_pointer", read_pointer, AT(resource_pointer), 0, 0},
 	{"retention", read_interval, AT(retention), NO_LIMIT, 0},
 	{"retry_after", read_interval, AT(retry_after), REFUSE_NULL, 1},
 	{"role", read_string, AT(role), 0, NAMEDATALEN},
@@ -497,7 +554,8 @@ settings_check_names(Jsonb *given, const char *operation)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("settings of operation \"%s\" must be a JSON object",
-						operation)));
+						operation),
+				 errhint("Such as {\"retention\": \"7 days\"}.")));
 	it = JsonbIteratorInit(&given->root);
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
 	{

@@ -149,7 +149,7 @@ tell_record(const Status *status, Answer *answer)
 static void
 tell(const Status *status, Answer *answer)
 {
-	if (status->held && is_claimable(status->life))
+	if (status->held && (is_claimable(status->life) || status->life == LIFE_ACCEPTED))
 		tell_held(status, answer);
 	else if (status->life == LIFE_FORGOTTEN || status->life == LIFE_RELEASED)
 		tell_nothing(status, answer);
@@ -161,7 +161,7 @@ tell(const Status *status, Answer *answer)
  * What is on record, as idem_status says it when nobody has it in hand.
  */
 void
-status_of_record(const Call *call, const Record *rec, Answer *answer)
+status_of_record(const Call *call, Record *rec, Answer *answer)
 {
 	Status		status = {.call = *call,.now = GetCurrentTimestamp(),
 	.found = PROBE_ROW,.rec = *rec};

@@ -297,7 +297,7 @@ static void
 set_time(Datum *values, bool *nulls, int column, TimestampTz time)
 {
 	values[column] = TimestampTzGetDatum(time);
-	nulls[column] = time == 0;
+	nulls[column] = time == 0 || time == DT_NOBEGIN;
 }
 
 /*

@@ -11,8 +11,9 @@
  * harmless.
  *
  * Entries are written by whoever changes the record, whose compare and swap
- * comes first, so two never meet here; a reconciler that notes its try may
- * meet them, and uses compare and swap on the entry itself.
+ * comes first, so two of them never meet here; a reconciler that notes its try
+ * may meet them.  Nobody waits here for anybody: who finds an entry in other
+ * hands leaves it alone.
  *
  *-------------------------------------------------------------------------
  */
@@ -139,63 +140,83 @@ work_update(const Work *found, const Work *work)
  * Does a record belong in the list?  An atomic claim that had to write its row
  * early does not: it cannot commit like that.
  */
-static bool
-is_open(const Record *rec)
+bool
+work_is_open(const Record *rec)
 {
 	return rec->state == RECORD_ACCEPTED ||
 		(rec->state == RECORD_PROCESSING && rec->lease_until != NEVER);
 }
 
 /*
- * The entry a record has from now on.  A new attempt starts its tries anew.
+ * The entry a record has from now on.  As long as an attempt lasts, what its
+ * reconcilers have noted stays; a new attempt starts afresh.
  */
 static void
-make_work(const Record *rec, Work *work)
+make_work(const Record *before, const Record *after, const Work *found,
+		  Work *work)
 {
 	memset(work, 0, sizeof(*work));
-	work->id = rec->id;
-	work->state = rec->state;
-	work->since = rec->claimed_at;
-	work->due_at = rec->state == RECORD_ACCEPTED ? rec->claimed_at : rec->lease_until;
-	work->operation = rec->operation;
+	work->id = after->id;
+	work->state = after->state;
+	work->since = after->claimed_at;
+	work->due_at = after->state == RECORD_ACCEPTED ? after->claimed_at :
+		after->lease_until;
+	work->operation = after->operation;
+	if (before && found && found->tries > 0 && before->fence == after->fence)
+	{
+		work->tries = found->tries;
+		work->fence = found->fence;
+		work->due_at = found->due_at;
+	}
 }
 
 /*
  * Let the list follow a change of a record: from before, NULL if it is new, to
  * after.  The caller has just made the change.
+ *
+ * Normally there is an entry exactly if the record was listed before, but one
+ * left behind is taken over.  A reconciler that has noted its try and not
+ * committed is not waited for: whoever finishes the record must not hang on
+ * it.  Then the entry stays as it is, at worst out of date, and goes when it is
+ * next looked at (work_forget).
  */
 void
 work_follow(const Record *before, const Record *after)
 {
-	bool		listed = before && is_open(before);
-	bool		wanted = is_open(after);
+	bool		wanted = work_is_open(after);
+	RowChange	change = ROW_MISSED;
 	Relation	rel;
 	Work		found;
 	Work		work;
 
-	if (!listed && !wanted)
+	if (!wanted && !(before && work_is_open(before)))
 		return;
 	rel = catalog_open(TABLE_OPEN_WORK, RowExclusiveLock);
-	make_work(after, &work);
-
-	/*
-	 * Normally there is an entry exactly if the record was listed before, but
-	 * this is a list of hints: one left behind by a record that was deleted
-	 * by hand is taken over.
-	 */
-	for (;;)
+	while (change == ROW_MISSED)
 	{
 		bool		there = find_in(rel, &after->id, &found);
 
 		CHECK_FOR_INTERRUPTS();
-		if (!there && (!wanted || rows_insert(rel, tuple_from_work(rel, &work))))
-			break;
-		if (there && !wanted && rows_delete(rel, &found.tid, true) == ROW_CHANGED)
-			break;
-		if (there && wanted &&
-			rows_update(rel, &found.tid, tuple_from_work(rel, &work), true) == ROW_CHANGED)
-			break;
+		make_work(before, after, there ? &found : NULL, &work);
+		if (there && wanted)
+			change = rows_update(rel, &found.tid, tuple_from_work(rel, &work), false);
+		else if (there)
+			change = rows_delete(rel, &found.tid, false);
+		else if (!wanted || rows_insert(rel, tuple_from_work(rel, &work)))
+			change = ROW_CHANGED;
 	}
+	table_close(rel, NoLock);
+}
+
+/*
+ * Remove an entry whose record needs none any more, unless somebody is at it.
+ */
+void
+work_forget(const Work *found)
+{
+	Relation	rel = catalog_open(TABLE_OPEN_WORK, RowExclusiveLock);
+
+	(void) rows_delete(rel, &found->tid, false);
 	table_close(rel, NoLock);
 }
 

@@ -8,6 +8,7 @@
 #   median                                 of the numbers on standard input
 #
 # A script is a pgbench script of this folder, or a path.
+set -euo pipefail
 
 ROUNDS=${ROUNDS:-9}
 SECONDS_EACH=${SECONDS_EACH:-3}

@@ -43,6 +43,13 @@ COMMIT;
 SELECT is(:'SQLSTATE', '00000'::text, 'committed');
 SELECT is((SELECT count(*) FROM generate_series(1, 1000) n, idem_claim('batch', 'many ' || n) a WHERE a.result = to_jsonb('many ' || n) AND a.attempt = 1), 1000::bigint, 'all replay');
 
+-- Nobody can take the locks away
+BEGIN;
+SELECT is(pg_temp.open('unlock ', 10), 10::bigint, '10 claims');
+SELECT pg_advisory_unlock_all() \g /dev/null
+SELECT is(pg_temp.locks(), 10, 'pg_advisory_unlock_all leaves them');
+ROLLBACK;
+
 -- Released: no trace, whether lock or row
 BEGIN;
 TRUNCATE held;

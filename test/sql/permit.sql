@@ -65,6 +65,15 @@ ROLLBACK;
 COMMIT PREPARED 'idempotency permit';
 SELECT is((idem_claim('permit', 'two phases')).result, '1', 'C44: COMMIT PREPARED: replay');
 BEGIN;
+SELECT idem_claim('permit', 'two phases and a savepoint')::text AS c \gset
+SAVEPOINT s;
+SELECT idem_complete(:'c', '1');
+PREPARE TRANSACTION 'idempotency permit';
+SELECT is((idem_claim('permit', 'two phases and a savepoint')).holder, 0, 'completed in a savepoint and prepared');
+SELECT is(count(*), 0::bigint, 'its row stands for its lock') FROM pg_locks WHERE locktype = 'advisory';
+COMMIT PREPARED 'idempotency permit';
+SELECT is((idem_claim('permit', 'two phases and a savepoint')).result, '1', 'committed');
+BEGIN;
 SELECT idem_complete(c, '1') FROM idem_claim('permit', 'two phases back') c;
 PREPARE TRANSACTION 'idempotency permit';
 ROLLBACK PREPARED 'idempotency permit';
@@ -82,9 +91,9 @@ SELECT CASE WHEN EXISTS (SELECT FROM business WHERE what = steps) THEN 'committe
 $$;
 CREATE TEMP SEQUENCE first_fence;
 CREATE TEMP SEQUENCE last_fence;
-CREATE FUNCTION pg_temp.claim(key text, is_first boolean) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION pg_temp.claim(key text, is_first boolean, lease interval DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-	a idem_answer := idem_claim('permit', key);
+	a idem_answer := idem_claim('permit', key, lease => lease);
 BEGIN
 	ASSERT a.verdict = 'execute', 'not granted';
 	-- unlike a table, a sequence is not rolled back
@@ -98,6 +107,7 @@ SELECT CASE split_part(step, '!', 1)
 	ELSE format('DO $do$ BEGIN PERFORM %s; END $do$', CASE split_part(step, '!', 1)
 		WHEN 'claim' THEN format('pg_temp.claim(%L, false)', key)
 		WHEN 'claim1' THEN format('pg_temp.claim(%L, true)', key)
+		WHEN 'lease' THEN format('pg_temp.claim(%L, false, ''1 h'')', key)
 		WHEN 'complete' THEN format('idem_complete_key(''permit'', %L, (SELECT last_value FROM last_fence))', key)
 		WHEN 'first' THEN format('idem_complete_key(''permit'', %L, (SELECT last_value FROM first_fence))', key)
 		WHEN 'fail' THEN format('idem_fail_key(''permit'', %L, (SELECT last_value FROM last_fence), ''"e"'')', key)
@@ -192,6 +202,28 @@ INSERT INTO script (steps, ends, stored) VALUES
 	('claim later save claim save complete undo complete keep', 'committed', 's 2'),
 	('claim later claim release', 'committed', 'r 2'),
 	('claim later save claim release undo', 'committed', 't 1 "e"'),
+	-- leases
+	('lease', 'committed', 'p 1'),
+	('save lease undo', 'committed', 'nothing'),
+	('save lease keep', 'committed', 'p 1'),
+	('save lease undo complete!ID001', 'ID001', 'nothing'),
+	('save save lease keep undo', 'committed', 'nothing'),
+	('save lease undo lease complete', 'committed', 's 1'),
+	('lease save complete undo', 'committed', 'p 1'),
+	('lease save complete keep', 'committed', 's 1'),
+	('lease save complete undo complete', 'committed', 's 1'),
+	('lease save complete undo fail', 'committed', 'f 1 "e"'),
+	('lease save release undo', 'committed', 'p 1'),
+	('lease save release undo complete', 'committed', 's 1'),
+	('lease release', 'committed', 'r 1'),
+	('lease save release claim undo', 'committed', 'p 1'),
+	('lease save release claim complete keep', 'committed', 's 2'),
+	('lease save release keep claim', 'ID003', 'nothing'),
+	('lease later claim complete', 'committed', 's 2'),
+	('lease later save claim complete undo', 'committed', 't 1 "e"'),
+	('claim release lease', 'committed', 'p 1'),
+	('claim save release lease undo first', 'committed', 's 1'),
+	('claim save release lease keep', 'committed', 'p 1'),
 	-- a completion repeated where it was rolled back
 	('claim complete save complete undo', 'committed', 's 1'),
 	('claim save complete undo save complete keep', 'committed', 's 1');
