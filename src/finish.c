@@ -408,6 +408,8 @@ finish_claim(const Call *call, int64 fence, bool succeeded, Datum outcome)
 {
 	Finish		finish = {.call = *call,.fence = fence,.outcome = outcome};
 
+	/* what was done since the claim may have let go of the policy */
+	finish.call.policy = policy_get(call->who.operation);
 	finish.what = succeeded ? FINISH_COMPLETE : FINISH_FAIL;
 	(void) finish_run(&finish);
 }
