@@ -272,7 +272,7 @@ run_batch(Stay *stay)
 static void
 set_pace(Stay *stay)
 {
-	TimestampTz lag = GetCurrentTimestamp() - stay->batch.from;
+	TimestampTz lag = stay->batch.at_end ? 0 : GetCurrentTimestamp() - stay->batch.from;
 
 	if (lag <= (int64) guc_naptime * 1000)
 		stay->pause_ms = Min(stay->pause_ms * 2 + 1, guc_purge_delay);
