@@ -16,6 +16,7 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 
 #include "background.h"
 #include "compat.h"
@@ -40,29 +41,67 @@ flush_xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * Write one line.  SPI is connected.
+ * The columns of the table: their types, and those of arrays of them.
+ */
+static const struct
+{
+	Oid			type;
+	Oid			array;
+	int16		length;
+	bool		by_value;
+	char		alignment;
+}			columns[N_REQUEST_COLUMNS] = {
+#define TEXT_COLUMN {TEXTOID, TEXTARRAYOID, -1, false, TYPALIGN_INT}
+#define INT_COLUMN {INT4OID, INT4ARRAYOID, 4, true, TYPALIGN_INT}
+	{TIMESTAMPTZOID, TIMESTAMPTZARRAYOID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE},
+	{UUIDOID, UUIDARRAYOID, 16, false, TYPALIGN_CHAR},
+	TEXT_COLUMN, TEXT_COLUMN, TEXT_COLUMN, TEXT_COLUMN, TEXT_COLUMN,
+	TEXT_COLUMN, TEXT_COLUMN, INT_COLUMN, TEXT_COLUMN, TEXT_COLUMN,
+	TEXT_COLUMN, INT_COLUMN
+};
+
+#define A(n) "pg_catalog.unnest($" #n ")"
+
+/*
+ * Write the lines collected, as one array for each column.  SPI is connected.
  */
 static void
-write_line(const RequestLine *line)
+write_lines(void)
 {
-	static Oid	types[N_REQUEST_COLUMNS] = {
-		TIMESTAMPTZOID, UUIDOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID,
-		TEXTOID, TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, INT4OID
-	};
-	static SPIPlanPtr plan = NULL;
-	Datum		values[N_REQUEST_COLUMNS];
-	char		nulls[N_REQUEST_COLUMNS];
+	Datum	   *values[N_REQUEST_COLUMNS];
+	bool	   *nulls[N_REQUEST_COLUMNS];
+	Datum		arrays[N_REQUEST_COLUMNS];
+	Oid			types[N_REQUEST_COLUMNS];
+	int			lower = 1;
 
-	if (plan == NULL)
+	for (int c = 0; c < N_REQUEST_COLUMNS; c++)
 	{
-		plan = SPI_prepare("INSERT INTO idempotency_internal.request_log"
-						   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
-						   N_REQUEST_COLUMNS, types);
-		if (plan == NULL || SPI_keepplan(plan) != 0)
-			elog(ERROR, "could not prepare to write the request log");
+		values[c] = palloc(n_collected * sizeof(Datum));
+		nulls[c] = palloc(n_collected * sizeof(bool));
+		types[c] = columns[c].array;
 	}
-	requests_values(line, values, nulls);
-	if (SPI_execute_plan(plan, values, nulls, false, 0) != SPI_OK_INSERT)
+	for (int i = 0; i < n_collected; i++)
+	{
+		Datum		row[N_REQUEST_COLUMNS];
+		bool		row_nulls[N_REQUEST_COLUMNS];
+
+		requests_values(collected[i], row, row_nulls);
+		for (int c = 0; c < N_REQUEST_COLUMNS; c++)
+		{
+			values[c][i] = row[c];
+			nulls[c][i] = row_nulls[c];
+		}
+	}
+	for (int c = 0; c < N_REQUEST_COLUMNS; c++)
+		arrays[c] = PointerGetDatum(construct_md_array(values[c], nulls[c], 1,
+													   &n_collected, &lower,
+													   columns[c].type, columns[c].length,
+													   columns[c].by_value,
+													   columns[c].alignment));
+	if (SPI_execute_with_args("INSERT INTO idempotency_internal.request_log"
+							  " SELECT * FROM ROWS FROM (" A(1) ", " A(2) ", " A(3) ", " A(4) ", " A(5) ", "
+							  A(6) ", " A(7) ", " A(8) ", " A(9) ", " A(10) ", " A(11) ", " A(12) ", " A(13) ", " A(14) ")",
+							  N_REQUEST_COLUMNS, types, arrays, NULL, false, 0) != SPI_OK_INSERT)
 		elog(ERROR, "could not write the request log");
 }
 
@@ -102,8 +141,8 @@ requests_flush(void)
 	registered = true;
 	n_collected = requests_collect(collected, FLUSH_BATCH);
 	SPI_connect();
-	for (int i = 0; i < n_collected; i++)
-		write_line(collected[i]);
+	if (n_collected > 0)
+		write_lines();
 	more = remove_old_lines();
 	SPI_finish();
 	return more || n_collected == FLUSH_BATCH;

@@ -351,18 +351,18 @@ requests_discard_own(void)
 }
 
 static void
-set_text(Datum *values, char *nulls, int column, const char *text)
+set_text(Datum *values, bool *nulls, int column, const char *text)
 {
-	nulls[column] = text == NULL || text[0] == '\0' ? 'n' : ' ';
+	nulls[column] = text == NULL || text[0] == '\0';
 
 	values[column] = CStringGetTextDatum(text ? text : "");
 }
 
 /*
- * A line as a row of the table, for SPI.
+ * A line as a row of the table.
  */
 void
-requests_values(const RequestLine *line, Datum *values, char *nulls)
+requests_values(const RequestLine *line, Datum *values, bool *nulls)
 {
 	const char *texts[N_LINE_TEXTS];
 	const char *from = line->texts;
@@ -373,7 +373,7 @@ requests_values(const RequestLine *line, Datum *values, char *nulls)
 		from += strlen(from) + 1;
 		from = Min(from, line->texts + TEXTS_MAX - 1);
 	}
-	memset(nulls, ' ', N_REQUEST_COLUMNS);
+	memset(nulls, false, N_REQUEST_COLUMNS * sizeof(bool));
 	values[0] = TimestampTzGetDatum(line->at);
 	values[1] = UUIDPGetDatum(&line->id);
 	set_text(values, nulls, 2, texts[TEXT_OPERATION]);
@@ -384,7 +384,7 @@ requests_values(const RequestLine *line, Datum *values, char *nulls)
 	set_text(values, nulls, 7, line->error ? NULL : answer_state_label(line->state));
 	set_text(values, nulls, 8, line->error ? unpack_sql_state(line->error) : NULL);
 	values[9] = Int32GetDatum(line->attempt);
-	nulls[9] = line->attempt == NO_ATTEMPT ? 'n' : ' ';
+	nulls[9] = line->attempt == NO_ATTEMPT;
 	set_text(values, nulls, 10, texts[TEXT_RESOURCE]);
 	set_text(values, nulls, 11, texts[TEXT_REQUEST]);
 	set_text(values, nulls, 12, texts[TEXT_APPLICATION]);

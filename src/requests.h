@@ -34,7 +34,7 @@ typedef struct RequestLine RequestLine;
 
 extern int	requests_collect(RequestLine **lines, int most);
 extern void requests_release(RequestLine **lines, int n);
-extern void requests_values(const RequestLine *line, Datum *values, char *nulls);
+extern void requests_values(const RequestLine *line, Datum *values, bool *nulls);
 
 #define N_REQUEST_COLUMNS 14
 

@@ -237,7 +237,8 @@ end(Visit *visit, VisitOutcome outcome)
 	else if (outcome != VISIT_BUSY)
 	{
 		visit->faults_in_row = 0;
-		if (visit->failed == 0)
+		/* a fault that came again in this visit stays */
+		if (visit->fault_at < visit->started_at)
 			visit->fault[0] = '\0';
 	}
 }

@@ -70,6 +70,7 @@ typedef struct Stay
 	TimestampTz until;
 	PurgeBatch	batch;
 	bool		more_requests;	/* of the log are waiting */
+	void		(*work) (struct Stay *stay);	/* of a transaction */
 	VisitOutcome outcome;		/* VISIT_RUNNING = go on */
 	double		pause_ms;
 	TimestampTz lag;			/* of the batch before */
@@ -133,10 +134,30 @@ lock_extension(void)
 }
 
 /*
- * Do one batch, in a transaction that is open.
+ * Write out the log of requests.
  */
 static void
-work(Stay *stay)
+flush_requests(Stay *stay)
+{
+	stay->more_requests = requests_flush();
+}
+
+/*
+ * Purge a batch.
+ */
+static void
+purge(Stay *stay)
+{
+	if (!purge_batch(&stay->batch))
+		stay->outcome = VISIT_BUSY;
+}
+
+/*
+ * Do what is to be done, in a transaction that is open, as the owner of the
+ * tables.
+ */
+static void
+work_as_owner(Stay *stay)
 {
 	Oid			user;
 	int			context;
@@ -152,9 +173,7 @@ work(Stay *stay)
 	SetUserIdAndSecContext(rel->rd_rel->relowner,
 						   context | SECURITY_RESTRICTED_OPERATION);
 	table_close(rel, NoLock);
-	stay->more_requests = requests_flush();
-	if (!purge_batch(&stay->batch))
-		stay->outcome = VISIT_BUSY;
+	stay->work(stay);
 	SetUserIdAndSecContext(user, context);
 }
 
@@ -173,7 +192,7 @@ batch_transaction(Stay *stay)
 	else
 		stay->outcome = lock_extension();
 	if (stay->outcome == VISIT_RUNNING)
-		work(stay);
+		work_as_owner(stay);
 	else if (stay->outcome == VISIT_NO_EXTENSION)
 		requests_discard_own();
 	PopActiveSnapshot();
@@ -220,7 +239,7 @@ fail(Stay *stay, const ErrorData *error)
 	if (visits_fault(MyDatabaseId, error->message))
 		ereport(LOG,
 				(errcode(error->sqlerrcode),
-				 errmsg("idempotency could not purge database \"%s\": %s",
+				 errmsg("idempotency could not do its work in database \"%s\": %s",
 						MyBgworkerEntry->bgw_extra, error->message),
 				 errhint("It is tried again; idem_stat_worker shows when.")));
 }
@@ -240,14 +259,34 @@ report_failed_records(const PurgeBatch *batch)
 }
 
 /*
+ * Write out a batch of the log.  Should that fail, the purge goes on.
+ */
+static void
+run_flush(Stay *stay)
+{
+	ErrorData  *error;
+
+	stay->work = flush_requests;
+	stay->more_requests = false;
+	error = try_to(batch_transaction, stay);
+	if (error == NULL)
+		return;
+	fail(stay, error);
+	if (ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_OPERATOR_INTERVENTION)
+		stay->outcome = VISIT_RUNNING;
+}
+
+/*
  * One batch: if it fails, once more record by record, leaving those that fail.
  */
 static void
 run_batch(Stay *stay)
 {
 	PurgeBatch	asked = stay->batch;
-	ErrorData  *error = try_to(batch_transaction, stay);
+	ErrorData  *error;
 
+	stay->work = purge;
+	error = try_to(batch_transaction, stay);
 	if (error && ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_OPERATOR_INTERVENTION)
 	{
 		stay->batch = asked;
@@ -337,7 +376,9 @@ stay_and_work(void)
 
 		MemoryContextSwitchTo(context);
 		ask_for_batch(&stay);
-		run_batch(&stay);
+		run_flush(&stay);
+		if (stay.outcome == VISIT_RUNNING)
+			run_batch(&stay);
 		MemoryContextReset(context);
 		if (stay.outcome != VISIT_RUNNING)
 			return stay.outcome;
