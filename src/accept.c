@@ -33,11 +33,12 @@ static Step
 enqueue(Claim *claim, PermitPrior prior)
 {
 	Record		rec;
+	Step		step;
 
 	claim_make_record(claim, prior, &rec);
 	rec.state = RECORD_ACCEPTED;
-	if (!claim_write(claim, prior, &rec))
-		return STEP_LOOK_AGAIN;
+	if (!claim_write(claim, prior, &rec, &step))
+		return step;
 	claim->answer.verdict = VERDICT_EXECUTE;
 	claim->answer.state = STATE_ACCEPTED;
 	claim->answer.advice = ADVICE_RUN;

@@ -48,6 +48,39 @@ typedef struct DecisionRow
  */
 
 /*
+ * Hash the params of a claim.  Raises 22032, saying whose params they are,
+ * and 54001.
+ */
+static void
+hash_params(Claim *claim, const Normalisation *normalisation)
+{
+	MemoryContext context = CurrentMemoryContext;
+	const Identity *who = &claim->call.who;
+
+	PG_TRY();
+	{
+		canonical_fingerprint(claim->params, normalisation, 0, claim->fingerprint);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(context);
+		edata = CopyErrorData();
+		if (edata->sqlerrcode != ERRCODE_INVALID_JSON_TEXT)
+			PG_RE_THROW();
+		FlushErrorState();
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_JSON_TEXT),
+				 errmsg("params of operation \"%s\" (id %s) cannot be canonicalised",
+						who->operation, id_text(&who->id)),
+				 edata->detail ? errdetail_internal("%s", edata->detail) : 0,
+				 edata->hint ? errhint("%s", edata->hint) : 0));
+	}
+	PG_END_TRY();
+}
+
+/*
  * The claim's fingerprint under a version of the normalisation settings.
  */
 static void
@@ -61,7 +94,7 @@ fingerprint_under(Claim *claim, int64 version)
 		return;
 	if (version != policy->normalisation_version)
 		normalisation = policy_normalisation_version(version, operation);
-	canonical_fingerprint(claim->params, normalisation, 0, claim->fingerprint);
+	hash_params(claim, normalisation);
 	claim->fingerprint_version = version;
 }
 
@@ -273,14 +306,24 @@ claim_make_record(Claim *claim, PermitPrior prior, Record *rec)
 }
 
 /*
- * Write a claim's row now.  False if somebody else was there first.
+ * Write what a claim comes to.  True if it stands; else *step is what to do
+ * instead: somebody was there first, or has the row locked.
  */
 bool
-claim_write(Claim *claim, PermitPrior prior, const Record *rec)
+claim_write(Claim *claim, PermitPrior prior, const Record *rec, Step *step)
 {
-	if (prior == PRIOR_NOTHING)
-		return store_insert(claim->store, rec);
-	return store_update(claim->store, &claim->rec, rec, false) == ROW_CHANGED;
+	RowChange	change = ROW_CHANGED;
+
+	if (prior != PRIOR_NOTHING)
+		change = store_update(claim->store, &claim->rec, rec, false);
+	else if (!store_insert(claim->store, rec))
+		change = ROW_MISSED;
+
+	if (change == ROW_BUSY)
+		*step = answer_in_flight(claim, NO_HOLDER);
+	else if (change == ROW_MISSED)
+		*step = STEP_LOOK_AGAIN;
+	return change == ROW_CHANGED;
 }
 
 /*
@@ -291,10 +334,11 @@ claim_grant(Claim *claim, PermitPrior prior)
 {
 	bool		write_now = claim->lease > 0 || !permit_room();
 	Record		rec;
+	Step		step;
 
 	claim_make_record(claim, prior, &rec);
-	if (write_now && !claim_write(claim, prior, &rec))
-		return STEP_LOOK_AGAIN;
+	if (write_now && !claim_write(claim, prior, &rec, &step))
+		return step;
 	if (claim->lease == 0)
 	{
 		permit_open(&rec, prior, &claim->rec, write_now);
@@ -648,7 +692,8 @@ observe_wait(const Claim *claim, int64 microseconds)
 
 /*
  * Decide, waiting for others as long as the claim allows.  The record table
- * must be open.
+ * must be open.  What the answer points to lives as long as the memory context
+ * of the call.
  */
 void
 claim_decide(Claim *claim)
@@ -656,26 +701,36 @@ claim_decide(Claim *claim)
 	TimestampTz start = GetCurrentTimestamp();
 	TimestampTz deadline = time_after(start, claim->wait);
 	bool		waited = false;
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext context = NULL;
 	Step		step;
 
 	for (;;)
 	{
 		step = decide(claim);
-		if (step == STEP_LOOK_AGAIN)
-		{
-			CHECK_FOR_INTERRUPTS();
-			continue;
-		}
-		if (claim->locked)
+		if (step != STEP_LOOK_AGAIN && claim->locked)
 		{
 			permit_unlock(&claim->call.who.id);
 			claim->locked = false;
 		}
-		if (step == STEP_ANSWERED || GetCurrentTimestamp() >= deadline)
+		if (step == STEP_ANSWERED ||
+			(step == STEP_BUSY && GetCurrentTimestamp() >= deadline))
 			break;
-		waited = true;
-		nap(deadline);
+
+		/* from the second look on, each forgets what the one before found */
+		if (context == NULL)
+			context = AllocSetContextCreate(caller, "idempotency look",
+											ALLOCSET_SMALL_SIZES);
+		MemoryContextSwitchTo(context);
+		MemoryContextReset(context);
+		if (step == STEP_BUSY)
+		{
+			waited = true;
+			nap(deadline);
+		}
+		CHECK_FOR_INTERRUPTS();
 	}
+	MemoryContextSwitchTo(caller);
 	if (waited)
 		observe_wait(claim, GetCurrentTimestamp() - start);
 	observe(claim);
@@ -816,10 +871,10 @@ claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given)
 							who->operation, id_text(&who->id),
 							policy->max_params_bytes),
 					 errhint("Pass what decides the outcome only, or raise setting \"max_params_bytes\".")));
-		canonical_fingerprint(params, policy->normalisation, 0, claim->fingerprint);
+		claim->params = params;
+		hash_params(claim, policy->normalisation);
 		claim->fingerprint_version = policy->normalisation_version;
 	}
-	claim->params = params;
 	claim->has_fingerprint = given != NULL || params != NULL;
 }
 

@@ -69,7 +69,8 @@ extern void claim_decide(Claim *claim);
 extern Step claim_grant(Claim *claim, PermitPrior prior);
 extern bool claim_snapshot_sees(const Record *rec);
 extern void claim_make_record(Claim *claim, PermitPrior prior, Record *rec);
-extern bool claim_write(Claim *claim, PermitPrior prior, const Record *rec);
+extern bool claim_write(Claim *claim, PermitPrior prior, const Record *rec,
+						Step *step);
 extern int64 claim_interval(FunctionCallInfo fcinfo, int argno,
 							const char *what, const Call *call,
 							int64 otherwise);

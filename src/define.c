@@ -3,17 +3,30 @@
  * define.c
  *	  idem_define and idem_policy: changing and showing settings.
  *
- * Rare calls, so plain SQL through SPI.  idem_define is SECURITY DEFINER with
- * a fixed search_path: nobody but the extension's owner can write its tables.
+ * The tables of settings are read and written like the record table (rows.c):
+ * what counts is what was committed last, whatever the transaction's snapshot,
+ * so that defining at REPEATABLE READ neither misses a change nor raises
+ * 40001.
+ *
+ * A lock on the policy table, kept to the end of the transaction, makes
+ * definitions follow each other, and keeps purge away until this one is
+ * committed: purge must not forget by an old horizon what the time of its end,
+ * taken under the lock, says nothing about.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
-#include "executor/spi.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/inval.h"
+#include "utils/numeric.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
@@ -21,171 +34,64 @@
 
 #define EVERY_OPERATION "*"
 
+/* How long an old version of normalisation settings is kept unasked. */
+#define KEEP_VERSION USECS_PER_DAY
+
 PG_FUNCTION_INFO_V1(idem_define);
 PG_FUNCTION_INFO_V1(idem_policy);
 
-/* An operation that has settings, and how long it remembers a key with them. */
+/* A row of the policy table. */
 typedef struct Defined
 {
 	char	   *operation;
-	int64		horizon;
+	Jsonb	   *settings;
+	Jsonb	   *horizons;
+	int64		horizon;		/* with the settings in force before */
+	bool		stored;			/* has a row, at tid */
+	ItemPointerData tid;
 } Defined;
 
 /*
- * Run a command; between SPI_connect and SPI_finish.
- */
-static void
-run(const char *command, int n, Oid *types, Datum *values, const char *nulls)
-{
-	int			rc = SPI_execute_with_args(command, n, types, values, nulls,
-										   false, 0);
-
-	if (rc < 0)
-		elog(ERROR, "could not run \"%s\": %s", command,
-			 SPI_result_code_string(rc));
-}
-
-/*
- * Read all stored settings as last committed, operation * first; whatever the
- * transaction's snapshot says, they are what this definition changes.
- */
-static void
-select_settings(void)
-{
-	SPIPlanPtr	plan = SPI_prepare("SELECT operation, settings FROM idempotency_internal.policy"
-								   " ORDER BY operation OPERATOR(pg_catalog.<>) '*', operation",
-								   0, NULL);
-	int			rc;
-
-	if (plan == NULL)
-		elog(ERROR, "could not prepare: %s", SPI_result_code_string(SPI_result));
-	rc = SPI_execute_snapshot(plan, NULL, NULL, GetLatestSnapshot(),
-							  InvalidSnapshot, false, false, 0);
-	if (rc != SPI_OK_SELECT)
-		elog(ERROR, "could not read settings: %s", SPI_result_code_string(rc));
-}
-
-/*
- * Store an operation's own settings, over those it had.  A new operation takes
- * over the horizons of the settings that were in force for it so far.
- */
-static void
-store_settings(const char *operation, Jsonb *given)
-{
-	Oid			types[2] = {TEXTOID, JSONBOID};
-	Datum		values[2] = {CStringGetTextDatum(operation), JsonbPGetDatum(given)};
-
-	run("INSERT INTO idempotency_internal.policy AS p (operation, settings, horizons)"
-		" SELECT $1, $2, coalesce((SELECT horizons FROM idempotency_internal.policy"
-		"  WHERE operation OPERATOR(pg_catalog.=) '*'), '[]')"
-		" ON CONFLICT (operation) DO UPDATE"
-		" SET settings = p.settings OPERATOR(pg_catalog.||) excluded.settings",
-		2, types, values, NULL);
-}
-
-/*
- * Add the horizon an operation had until now to its history.
- */
-static void
-store_horizon(const char *operation, int64 length)
-{
-	Oid			types[3] = {TEXTOID, INT8OID, INT8OID};
-	Datum		values[3];
-	char		nulls[3] = {' ', ' ', length == NO_LIMIT ? 'n' : ' '};
-
-	values[0] = CStringGetTextDatum(operation);
-	values[1] = Int64GetDatum(GetCurrentTimestamp());
-	values[2] = Int64GetDatum(length);
-	run("UPDATE idempotency_internal.policy SET horizons = horizons OPERATOR(pg_catalog.||)"
-		" pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object('until', $2, 'length', $3))"
-		" WHERE operation OPERATOR(pg_catalog.=) $1",
-		3, types, values, nulls);
-}
-
-/*
- * Keep a version of the normalisation settings.
- */
-static void
-store_normalisation(Jsonb *normalisation)
-{
-	Oid			types[2] = {INT8OID, JSONBOID};
-	Datum		values[2];
-
-	if (normalisation == NULL)
-		return;
-	values[0] = Int64GetDatum(settings_normalisation_version(normalisation));
-	values[1] = JsonbPGetDatum(normalisation);
-	run("INSERT INTO idempotency_internal.normalisation AS n (version, settings)"
-		" VALUES ($1, $2) ON CONFLICT (version) DO UPDATE SET check_after = NULL"
-		" WHERE n.check_after IS NOT NULL",
-		2, types, values, NULL);
-}
-
-/*
- * Mark all versions as no longer in force; those that are get unmarked one by
- * one.  A claim still under way may use the old one for a moment, so a day
- * passes before anybody asks whether a record needs it.
- */
-static void
-retire_normalisations(void)
-{
-	run("UPDATE idempotency_internal.normalisation"
-		" SET check_after = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '1 day'::interval"
-		" WHERE check_after IS NULL",
-		0, NULL, NULL, NULL);
-}
-
-/*
- * The horizon each operation has as things stand; also that of the operation
- * about to be defined, which may have no settings of its own yet.
+ * Read all rows of the policy table; the caller holds the lock.
  */
 static List *
-current_horizons(const char *operation)
+read_defined(Relation rel)
 {
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	List	   *list = NIL;
-	Jsonb	   *everyone = NULL;
-	bool		listed = false;
+	SnapshotData dirty;
+	TableScanDesc scan;
 
-	select_settings();
-	for (uint64 i = 0; i <= SPI_processed; i++)
+	InitDirtySnapshot(dirty);
+	scan = table_beginscan(rel, &dirty, 0, NULL);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
-		Defined    *defined = palloc(sizeof(Defined));
-		SPITupleTable *table = SPI_tuptable;
-		Jsonb	   *own = NULL;
-		bool		isnull;
+		Defined    *defined = palloc0(sizeof(Defined));
 
-		if (i < SPI_processed)
-		{
-			defined->operation = SPI_getvalue(table->vals[i], table->tupdesc, 1);
-			own = DatumGetJsonbP(SPI_getbinval(table->vals[i], table->tupdesc,
-											   2, &isnull));
-		}
-		else if (listed)
-			break;
-		else
-			defined->operation = pstrdup(operation);
-		if (strcmp(defined->operation, EVERY_OPERATION) == 0)
-			everyone = own;
-		if (strcmp(defined->operation, operation) == 0)
-			listed = true;
-		defined->horizon = life_horizon(settings_parse(settings_effective(everyone, own),
-													   defined->operation));
+		slot_getallattrs(slot);
+		defined->operation = TextDatumGetCString(slot->tts_values[0]);
+		defined->settings = DatumGetJsonbPCopy(slot->tts_values[1]);
+		defined->horizons = DatumGetJsonbPCopy(slot->tts_values[2]);
+		defined->stored = true;
+		defined->tid = slot->tts_tid;
 		list = lappend(list, defined);
 	}
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
 	return list;
 }
 
 /*
- * The operation in a list of them; NULL if it is not there.
+ * The row of an operation in a list of them; NULL if it has none.
  */
-static const Defined *
+static Defined *
 find_defined(List *list, const char *operation)
 {
 	ListCell   *lc;
 
 	foreach(lc, list)
 	{
-		const Defined *defined = lfirst(lc);
+		Defined    *defined = lfirst(lc);
 
 		if (strcmp(defined->operation, operation) == 0)
 			return defined;
@@ -194,40 +100,227 @@ find_defined(List *list, const char *operation)
 }
 
 /*
- * Take in what the new settings mean for every operation, since a change of
- * operation * reaches all: check them, keep the version of their
- * normalisation, and remember horizons that have ended.  Raises 22023 if
- * settings that are right alone are wrong together.
+ * Settings in force for a row, given all rows.
+ */
+static Jsonb *
+effective_settings(List *list, const Defined *defined)
+{
+	Defined    *everyone = find_defined(list, EVERY_OPERATION);
+
+	return settings_effective(everyone ? everyone->settings : NULL,
+							  defined->settings);
+}
+
+static Jsonb *
+concatenate(Jsonb *a, Jsonb *b)
+{
+	return DatumGetJsonbP(DirectFunctionCall2(jsonb_concat, JsonbPGetDatum(a),
+											  JsonbPGetDatum(b)));
+}
+
+/*
+ * Add a row for an operation that has none.  The horizons of the settings that
+ * were in force for it so far are its past too.
+ */
+static Defined *
+add_defined(List **list, char *operation)
+{
+	Defined    *everyone = find_defined(*list, EVERY_OPERATION);
+	Defined    *defined = palloc0(sizeof(Defined));
+
+	defined->operation = operation;
+	defined->settings = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}")));
+	defined->horizons = everyone ? everyone->horizons :
+		DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("[]")));
+	*list = lappend(*list, defined);
+	return defined;
+}
+
+static void
+push_integer(JsonbParseState **state, const char *name, int64 value, bool is_null)
+{
+	JsonbValue	item;
+
+	item.type = jbvString;
+	item.val.string.val = unconstify(char *, name);
+	item.val.string.len = strlen(name);
+	pushJsonbValue(state, WJB_KEY, &item);
+	item.type = is_null ? jbvNull : jbvNumeric;
+	if (!is_null)
+		item.val.numeric = int64_to_numeric(value);
+	pushJsonbValue(state, WJB_VALUE, &item);
+}
+
+/*
+ * Add the horizon a row had until now to its past; see policy.c, which reads
+ * it.
  */
 static void
-apply_to_operations(List *before)
+end_horizon(Defined *defined)
 {
-	Jsonb	   *everyone = NULL;
-	SPITupleTable *table;
-	uint64		n;
+	JsonbParseState *state = NULL;
 
-	retire_normalisations();
-	select_settings();
-	table = SPI_tuptable;
-	n = SPI_processed;
-	for (uint64 i = 0; i < n; i++)
+	pushJsonbValue(&state, WJB_BEGIN_ARRAY, NULL);
+	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	push_integer(&state, "until", GetCurrentTimestamp(), false);
+	push_integer(&state, "length", defined->horizon, defined->horizon == NO_LIMIT);
+	pushJsonbValue(&state, WJB_END_OBJECT, NULL);
+	defined->horizons = concatenate(defined->horizons,
+									JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_ARRAY, NULL)));
+}
+
+/*
+ * Write a row of the policy table.
+ */
+static void
+write_defined(Relation rel, const Defined *defined)
+{
+	Datum		values[3] = {CStringGetTextDatum(defined->operation),
+		JsonbPGetDatum(defined->settings),
+	JsonbPGetDatum(defined->horizons)};
+	bool		nulls[3] = {false};
+	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+
+	if (defined->stored ?
+		rows_update(rel, &defined->tid, tuple, true) != ROW_CHANGED :
+		!rows_insert(rel, tuple))
+		elog(ERROR, "settings of operation \"%s\" were changed by another hand",
+			 defined->operation);
+}
+
+/*----
+ * Versions of the normalisation settings.
+ *----
+ */
+
+/*
+ * Write a version: in force if check_after is NEVER.
+ */
+static void
+write_version(Relation rel, RowLook *look, int64 version, Jsonb *settings,
+			  TimestampTz check_after)
+{
+	Datum		values[3] = {Int64GetDatum(version), JsonbPGetDatum(settings),
+	TimestampTzGetDatum(check_after)};
+	bool		nulls[3] = {false, false, check_after == NEVER};
+	TransactionId other;
+	HeapTuple	found;
+	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	bool		done;
+
+	if (rows_look(look, Int64GetDatum(version), &found, &other) == PROBE_ROW)
+		done = rows_update(rel, &found->t_self, tuple, true) == ROW_CHANGED;
+	else
+		done = rows_insert(rel, tuple);
+	if (!done)
+		elog(ERROR, "normalisation settings were changed by another hand");
+}
+
+/*
+ * Keep the version of the normalisation settings in force for a row; mark the
+ * one that was in force, unless they are the same.  A claim still under way
+ * may use that one for a moment, so it is kept a while before anybody asks
+ * whether a record needs it.
+ */
+static void
+keep_version(Relation rel, RowLook *look, Jsonb *before, Jsonb *after,
+			 List *in_force)
+{
+	Jsonb	   *old = before ? settings_normalisation(before) : NULL;
+	Jsonb	   *new = settings_normalisation(after);
+	int64		old_version = settings_normalisation_version(old);
+	int64		new_version = settings_normalisation_version(new);
+	ListCell   *lc;
+
+	if (new)
+		write_version(rel, look, new_version, new, NEVER);
+	if (old == NULL || old_version == new_version)
+		return;
+	foreach(lc, in_force)
 	{
-		char	   *operation = SPI_getvalue(table->vals[i], table->tupdesc, 1);
-		bool		isnull;
-		Jsonb	   *own = DatumGetJsonbP(SPI_getbinval(table->vals[i],
-													   table->tupdesc, 2, &isnull));
-		const Defined *was = find_defined(before, operation);
-		Jsonb	   *effective;
-		Policy	   *policy;
-
-		if (strcmp(operation, EVERY_OPERATION) == 0)
-			everyone = own;
-		effective = settings_effective(everyone, own);
-		policy = settings_parse(effective, operation);
-		store_normalisation(settings_normalisation(effective));
-		if (was && was->horizon != life_horizon(policy))
-			store_horizon(operation, was->horizon);
+		if (settings_normalisation_version(settings_normalisation(lfirst(lc))) == old_version)
+			return;
 	}
+	write_version(rel, look, old_version, old,
+				  time_after(GetCurrentTimestamp(), KEEP_VERSION));
+}
+
+/*
+ * Do so for all rows.  before and after are lists of their settings in force.
+ */
+static void
+keep_versions(List *before, List *after)
+{
+	Relation	rel = catalog_open(TABLE_NORMALISATION, RowExclusiveLock);
+	RowLook    *look = rows_look_begin(rel, compat_primary_key_index(rel), F_INT8EQ);
+	ListCell   *was;
+	ListCell   *is;
+
+	forboth(was, before, is, after)
+		keep_version(rel, look, lfirst(was), lfirst(is), after);
+	rows_look_end(look);
+	table_close(rel, NoLock);
+}
+
+/*----
+ * The calls.
+ *----
+ */
+
+/*
+ * Settings in force for each row of a list.
+ */
+static List *
+all_effective(List *list)
+{
+	List	   *effective = NIL;
+	ListCell   *lc;
+
+	foreach(lc, list)
+		effective = lappend(effective, effective_settings(list, lfirst(lc)));
+	return effective;
+}
+
+/*
+ * Change the settings of an operation and take in what that means for every
+ * operation, since a change of operation * reaches all: check them, keep the
+ * version of their normalisation, and remember horizons that have ended.
+ * Raises 22023 if settings that are right alone are wrong together.
+ */
+static void
+define(Relation rel, char *operation, Jsonb *given)
+{
+	List	   *list = read_defined(rel);
+	Defined    *defined = find_defined(list, operation);
+	List	   *before;
+	List	   *after;
+	ListCell   *lc;
+	ListCell   *is;
+
+	if (defined == NULL)
+		defined = add_defined(&list, operation);
+	before = all_effective(list);
+	forboth(lc, list, is, before)
+	{
+		Defined    *each = lfirst(lc);
+
+		each->horizon = life_horizon(settings_parse(lfirst(is), each->operation));
+	}
+
+	defined->settings = concatenate(defined->settings, given);
+	after = all_effective(list);
+	forboth(lc, list, is, after)
+	{
+		Defined    *each = lfirst(lc);
+		bool		ended = life_horizon(settings_parse(lfirst(is), each->operation)) !=
+		each->horizon;
+
+		if (ended)
+			end_horizon(each);
+		if (ended || each == defined)
+			write_defined(rel, each);
+	}
+	keep_versions(before, after);
 }
 
 static void
@@ -241,17 +334,13 @@ refuse_null_operation(void)
 
 /*
  * idem_define(operation, settings)
- *
- * The lock makes definitions follow each other, and keeps purge away until
- * this one is committed: purge must not forget by an old horizon what the
- * time of its end, taken under the lock, says nothing about.
  */
 Datum
 idem_define(PG_FUNCTION_ARGS)
 {
 	char	   *operation;
 	Jsonb	   *given;
-	List	   *before;
+	Relation	rel;
 
 	if (PG_ARGISNULL(0))
 		refuse_null_operation();
@@ -264,15 +353,14 @@ idem_define(PG_FUNCTION_ARGS)
 	given = PG_GETARG_JSONB_P(1);
 	identity_check_text(operation, "operation");
 	settings_check_names(given, operation);
+	PreventCommandDuringRecovery("idem_define()");
+	PreventCommandIfReadOnly("idem_define()");
+	PreventCommandIfParallelMode("idem_define()");
 
-	SPI_connect();
-	run("LOCK TABLE idempotency_internal.policy IN SHARE ROW EXCLUSIVE MODE",
-		0, NULL, NULL, NULL);
-	before = current_horizons(operation);
-	store_settings(operation, given);
-	apply_to_operations(before);
-	SPI_finish();
-	CacheInvalidateRelcacheByRelid(catalog_relid(TABLE_POLICY));
+	rel = catalog_open(TABLE_POLICY, ShareRowExclusiveLock);
+	define(rel, operation, given);
+	CacheInvalidateRelcache(rel);
+	table_close(rel, NoLock);
 	PG_RETURN_VOID();
 }
 

@@ -286,17 +286,18 @@ finish_record(Finish *finish)
 		if (store_probe(&store, &finish->call.who, &found) != PROBE_ROW)
 			refuse_no_claim(finish);
 
-		/* not by trying to update: that would take a transaction id */
-		if (TransactionIdIsValid(found.changer))
-		{
-			store_wait(&store, &found);
-			continue;
-		}
 		if (found.state != RECORD_PROCESSING || found.fence != finish->fence)
 		{
 			finish_closed(finish, &found);
 			rec = found;
 			break;
+		}
+
+		/* not by trying to update: that would take a transaction id */
+		if (TransactionIdIsValid(found.changer))
+		{
+			store_wait(&store, &found);
+			continue;
 		}
 		if (finish->what == FINISH_RENEW && found.lease_until <= finish->now)
 			refuse_not_yours(finish);

@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "executor/spi.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 
@@ -142,6 +143,8 @@ change_grants(FunctionCallInfo fcinfo, const char *verb,
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("role and tier must not be null")));
+	/* a role, not the word PUBLIC or CURRENT_USER */
+	(void) get_role_oid(NameStr(*PG_GETARG_NAME(0)), false);
 	role = quote_identifier(NameStr(*PG_GETARG_NAME(0)));
 	tier = tier_of(text_to_cstring(PG_GETARG_TEXT_PP(1)));
 	schema = quote_identifier(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)));

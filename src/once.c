@@ -39,13 +39,14 @@ static Step
 record_done(Claim *claim, PermitPrior prior)
 {
 	Record		rec;
+	Step		step;
 
 	claim_make_record(claim, prior, &rec);
 	rec.state = RECORD_SUCCEEDED;
 	rec.finished_at = claim->now;
 	life_set_retention(&rec, &claim->call, claim->now);
-	if (!claim_write(claim, prior, &rec))
-		return STEP_LOOK_AGAIN;
+	if (!claim_write(claim, prior, &rec, &step))
+		return step;
 	counters_add(claim->call.policy->counters, COUNT_COMPLETED, 1);
 	claim->answer.verdict = VERDICT_EXECUTE;
 	return STEP_ANSWERED;

@@ -238,15 +238,12 @@ permit_holder(const pg_uuid_t *id, int32 *holder)
 
 /*
  * Is that transaction or subtransaction still open?  *holder is then the pid
- * of its session, 0 if it is prepared, NO_HOLDER if that cannot be told.
+ * of its session, 0 if it is prepared.  Not for use on a standby.
  */
 bool
 permit_holder_of_xid(TransactionId xid, int32 *holder)
 {
-	if (RecoveryInProgress())
-		*holder = NO_HOLDER;
-	else
-		*holder = BackendXidGetPid(SubTransGetTopmostTransaction(xid));
+	*holder = BackendXidGetPid(SubTransGetTopmostTransaction(xid));
 	return *holder > 0 || TransactionIdIsInProgress(xid);
 }
 

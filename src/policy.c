@@ -295,7 +295,8 @@ refuse_caller(const char *operation)
 }
 
 /*
- * Member of a JSON text as a string; NULL if there is none, or not JSON.
+ * Member of a JSON text as ->> gives it; NULL if there is none.  Raises 42501
+ * if it is not JSON.
  */
 static char *
 json_member(const char *json, const char *name, const char *operation)
@@ -319,10 +320,20 @@ json_member(const char *json, const char *name, const char *operation)
 	PG_END_TRY();
 	if (!JB_ROOT_IS_OBJECT(object) ||
 		getKeyJsonValueFromContainer(&object->root, name, strlen(name),
-									 &value) == NULL ||
-		value.type != jbvString)
+									 &value) == NULL)
 		return NULL;
-	return pnstrdup(value.val.string.val, value.val.string.len);
+	switch (value.type)
+	{
+		case jbvString:
+			return pnstrdup(value.val.string.val, value.val.string.len);
+		case jbvNumeric:
+			return DatumGetCString(DirectFunctionCall1(numeric_out,
+													   NumericGetDatum(value.val.numeric)));
+		case jbvBool:
+			return pstrdup(value.val.boolean ? "true" : "false");
+		default:
+			return NULL;
+	}
 }
 
 /*

@@ -57,14 +57,15 @@ record_cancelled(Claim *claim, PermitPrior prior)
 {
 	Answer	   *answer = &claim->answer;
 	Record		rec;
+	Step		step;
 
 	claim_make_record(claim, prior, &rec);
 	rec.state = RECORD_CANCELLED;
 	rec.error = json_object_of_text("cancelled", claim->reason);
 	rec.finished_at = claim->now;
 	life_set_retention(&rec, &claim->call, claim->now);
-	if (!claim_write(claim, prior, &rec))
-		return STEP_LOOK_AGAIN;
+	if (!claim_write(claim, prior, &rec, &step))
+		return step;
 	counters_add(claim->call.policy->counters, COUNT_CANCELLED, 1);
 	status_of_record(&claim->call, &rec, answer);
 	answer->verdict = VERDICT_REPLAY;

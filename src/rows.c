@@ -49,11 +49,11 @@ typedef struct Sighting
 
 /*
  * One pass over the versions of a key.  The scan must be positioned by the
- * caller; dirty is its snapshot.
+ * caller; dirty is its snapshot; a tuple is copied into context.
  */
 static void
 probe_pass(IndexScanDesc scan, SnapshotData *dirty, TupleTableSlot *slot,
-		   Sighting *seen)
+		   MemoryContext context, Sighting *seen)
 {
 	memset(seen, 0, sizeof(*seen));
 	for (;;)
@@ -71,7 +71,10 @@ probe_pass(IndexScanDesc scan, SnapshotData *dirty, TupleTableSlot *slot,
 			seen->other = dirty->xmin;
 		else
 		{
+			MemoryContext old = MemoryContextSwitchTo(context);
+
 			seen->tuple = ExecCopySlotHeapTuple(slot);
+			MemoryContextSwitchTo(old);
 			seen->settled++;
 			if (TransactionIdIsValid(dirty->xmax))
 				seen->other = dirty->xmax;
@@ -82,6 +85,7 @@ probe_pass(IndexScanDesc scan, SnapshotData *dirty, TupleTableSlot *slot,
 /* A unique index kept open between look-ups. */
 struct RowLook
 {
+	MemoryContext context;		/* what the scan allocates as it goes */
 	Relation	index;
 	RegProcedure equal;
 	TupleTableSlot *slot;
@@ -99,6 +103,7 @@ rows_look_begin(Relation heap, Oid index_oid, RegProcedure equal)
 {
 	RowLook    *look = palloc(sizeof(RowLook));
 
+	look->context = CurrentMemoryContext;
 	look->index = index_open(index_oid, AccessShareLock);
 	look->equal = equal;
 	look->slot = table_slot_create(heap, NULL);
@@ -118,6 +123,7 @@ rows_look_begin(Relation heap, Oid index_oid, RegProcedure equal)
 ProbeResult
 rows_look(RowLook *look, Datum key, HeapTuple *tuple, TransactionId *other)
 {
+	MemoryContext caller = MemoryContextSwitchTo(look->context);
 	bool		repeated = false;
 	ScanKeyData skey;
 	Sighting	seen;
@@ -127,7 +133,7 @@ rows_look(RowLook *look, Datum key, HeapTuple *tuple, TransactionId *other)
 	{
 		CHECK_FOR_INTERRUPTS();
 		index_rescan(look->scan, &skey, 1, NULL, 0);
-		probe_pass(look->scan, &look->dirty, look->slot, &seen);
+		probe_pass(look->scan, &look->dirty, look->slot, caller, &seen);
 		if (seen.settled > 1)
 			continue;
 		if (seen.settled == 0 && seen.entries && !repeated &&
@@ -140,6 +146,7 @@ rows_look(RowLook *look, Datum key, HeapTuple *tuple, TransactionId *other)
 	}
 	ExecClearTuple(look->slot);
 	table_index_fetch_reset(look->scan->xs_heapfetch);
+	MemoryContextSwitchTo(caller);
 
 	*tuple = seen.tuple;
 	*other = seen.other;
@@ -251,8 +258,28 @@ change_of(TM_Result result, Relation rel)
 }
 
 /*
+ * Lock the version at tid if nobody else has it locked or is changing it.
+ */
+static RowChange
+lock_row(Relation rel, const ItemPointerData *tid)
+{
+	ItemPointerData old = *tid;
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TM_FailureData tmfd;
+	RowChange	change;
+
+	change = change_of(table_tuple_lock(rel, &old, InvalidSnapshot, slot,
+										GetCurrentCommandId(true),
+										LockTupleNoKeyExclusive, LockWaitSkip,
+										0, &tmfd),
+					   rel);
+	ExecDropSingleTupleTableSlot(slot);
+	return change;
+}
+
+/*
  * Replace the version at tid.  With wait, waits for another transaction that
- * is changing it; without, ROW_BUSY.
+ * is changing it or has it locked; without, ROW_BUSY.
  */
 RowChange
 rows_update(Relation rel, const ItemPointerData *tid, HeapTuple tuple, bool wait)
@@ -264,9 +291,16 @@ rows_update(Relation rel, const ItemPointerData *tid, HeapTuple tuple, bool wait
 	TM_FailureData tmfd;
 	Writer		writer;
 
+	/* heap_update cannot be told not to wait for a tuple in other hands */
+	if (!wait)
+	{
+		change = lock_row(rel, tid);
+		if (change != ROW_CHANGED)
+			return change;
+	}
 	writer_begin(&writer, rel, tuple);
 	change = change_of(compat_table_tuple_update(rel, &old, writer.slot,
-												 GetCurrentCommandId(true), wait,
+												 GetCurrentCommandId(true), true,
 												 &tmfd, &insert_indexes,
 												 &only_summarizing),
 					   rel);
@@ -277,20 +311,29 @@ rows_update(Relation rel, const ItemPointerData *tid, HeapTuple tuple, bool wait
 	return change;
 }
 
+static RowChange
+delete_row(Relation rel, const ItemPointerData *tid, bool wait)
+{
+	ItemPointerData old = *tid;
+	TM_FailureData tmfd;
+
+	return change_of(table_tuple_delete(rel, &old, GetCurrentCommandId(true),
+										InvalidSnapshot, InvalidSnapshot,
+										wait, &tmfd, false),
+					 rel);
+}
+
 /*
  * Delete the version at tid; waits like rows_update.
  */
 RowChange
 rows_delete(Relation rel, const ItemPointerData *tid, bool wait)
 {
-	ItemPointerData old = *tid;
-	TM_FailureData tmfd;
-	RowChange	change;
+	RowChange	change = delete_row(rel, tid, wait);
 
-	change = change_of(table_tuple_delete(rel, &old, GetCurrentCommandId(true),
-										  InvalidSnapshot, InvalidSnapshot,
-										  wait, &tmfd, false),
-					   rel);
+	/* in our own hands is not in others' */
+	if (change == ROW_BUSY && lock_row(rel, tid) == ROW_CHANGED)
+		change = delete_row(rel, tid, true);
 	CommandCounterIncrement();
 	return change;
 }

@@ -47,13 +47,16 @@ static bool
 look(Status *status, Store *store)
 {
 	const Identity *who = &status->call.who;
+	bool		standby = RecoveryInProgress();
 
-	status->held = !RecoveryInProgress() && permit_holder(&who->id, &status->holder);
+	status->held = !standby && permit_holder(&who->id, &status->holder);
 	status->found = store_probe(store, who, &status->rec);
 	status->now = GetCurrentTimestamp();
 	status->life = status->found != PROBE_ROW ? LIFE_FORGOTTEN :
 		life_of(&status->rec, &status->call, status->now);
-	if (!status->held && TransactionIdIsValid(status->rec.changer))
+
+	/* what a standby has replayed but not seen committed is not confirmed */
+	if (!standby && !status->held && TransactionIdIsValid(status->rec.changer))
 	{
 		if (!permit_holder_of_xid(status->rec.changer, &status->holder))
 			return false;

@@ -2,11 +2,10 @@
 
 CREATE FUNCTION idem_define(operation text, settings jsonb)
 RETURNS void
-AS 'MODULE_PATHNAME', 'idem_define' LANGUAGE C VOLATILE PARALLEL UNSAFE
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+AS 'MODULE_PATHNAME', 'idem_define' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_define(text, jsonb) IS
 'Changes settings of an operation, or with operation * the defaults of all. settings: an object; a setting not named keeps its value, JSON null means none. Intervals are strings without months. '
-'Acts on the next call of every session once committed. Returns nothing. Raises 22023 (unknown setting or bad value).';
+'Acts on the next call of every session once committed. Returns nothing. Raises 22023 (unknown setting or bad value), 25006 (standby or read-only).';
 
 CREATE FUNCTION idem_policy(operation text)
 RETURNS jsonb

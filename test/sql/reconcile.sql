@@ -139,6 +139,8 @@ BEGIN;
 SELECT is(pg_temp.queue('order'), 'a b c d', 'oldest first'), is(pg_temp.queue('order2'), 'e', 'of another operation');
 ROLLBACK;
 BEGIN;
+-- other suites of this database leave unknown records of their own
+DELETE FROM idempotency_internal.open_work WHERE operation NOT IN ('order', 'order2');
 SELECT is(pg_temp.queue(NULL), 'a b e c d', 'of all operations, oldest first');
 ROLLBACK;
 BEGIN;
