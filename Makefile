@@ -48,7 +48,7 @@ EXTRA_CLEAN = $(DATA_built) results output_iso tmp_check log regression.diffs re
 
 # What people type first must work where no PostgreSQL is installed yet: these
 # targets run scripts that install what is missing, and need no PGXS.
-SCRIPTED = demo test bench crash lint indent matrix clean-private
+SCRIPTED = demo test bench crash races lint indent matrix clean-private
 .PHONY: $(SCRIPTED)
 
 ifeq ($(filter undefined default,$(origin PG_CONFIG)),)
@@ -83,6 +83,9 @@ bench:
 
 crash:
 	@$(CHOSEN_SERVER) bash test/crash/run
+
+races:
+	@$(CHOSEN_SERVER) bash test/races
 
 matrix:
 	@bash test/matrix

@@ -58,6 +58,7 @@ static const ClaimKind kind_accept = {
 
 static const ClaimKind kind_start = {
 	.verb = "start",
+	.binding = BIND_UNLESS_WORKER,
 	.attempts = 1,
 	.takes_accepted = true,
 	.takes_overrun = true,
@@ -74,7 +75,7 @@ idem_accept(PG_FUNCTION_ARGS)
 {
 	Claim		claim;
 
-	claim_begin(&claim, &kind_accept, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(3));
+	claim_begin(&claim, fcinfo, &kind_accept, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(3));
 	claim_set_fingerprint(&claim,
 						  PG_ARGISNULL(2) ? NULL : PG_GETARG_JSONB_P(2),
 						  PG_ARGISNULL(4) ? NULL : PG_GETARG_BYTEA_PP(4));
@@ -90,7 +91,7 @@ idem_start(PG_FUNCTION_ARGS)
 {
 	Claim		claim;
 
-	claim_begin(&claim, &kind_start, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(3));
+	claim_begin(&claim, fcinfo, &kind_start, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(3));
 	claim.lease = claim_interval(fcinfo, 2, "lease", &claim.call,
 								 claim.call.policy->lease);
 	claim.owner = ARG_TEXT(4);
@@ -128,7 +129,7 @@ start_entry(const Work *work, void *arg)
 		return true;
 	claim.call.policy = next->policy;
 	identity_of_record(&claim.call.who, &rec);
-	if (!policy_permits(next->policy, &claim.call.who))
+	if (!policy_permits(next->policy, &claim.call.who, BIND_WORKER))
 		return true;
 	claim.lease = next->lease;
 	claim.owner = next->owner;
@@ -150,7 +151,6 @@ idem_start_next(PG_FUNCTION_ARGS)
 {
 	StartNext	next = {0};
 	Call		call = {0};
-	Identity	nobody = {0};
 
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) || PG_GETARG_INT32(1) < 1)
 		ereport(ERROR,
@@ -158,8 +158,9 @@ idem_start_next(PG_FUNCTION_ARGS)
 				 errmsg("idem_start_next needs an operation and max_records greater than zero"),
 				 errhint("Pass the operation whose accepted work is to be started.")));
 	call_begin_operation(&call, PG_GETARG_TEXT_PP(0));
-	nobody.operation = call.who.operation;
-	claim_refuse_unless_writable(&kind_start, &nobody);
+	PreventCommandDuringRecovery("idem_start_next()");
+	PreventCommandIfReadOnly("idem_start_next()");
+	PreventCommandIfParallelMode("idem_start_next()");
 
 	InitMaterializedSRF(fcinfo, 0);
 	next.fcinfo = fcinfo;

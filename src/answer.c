@@ -14,6 +14,7 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_enum.h"
+#include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -52,6 +53,13 @@ static const char *const field_names[N_FIELDS] = {
 	"verdict", "state", "advice", "id", "principal", "operation", "key",
 	"fence", "attempt", "result", "error", "retry_after", "holder",
 	"claimed_at", "finished_at", "lease_until", "expires_at", "forget_at"
+};
+
+/* Types of the fields; InvalidOid = an enum of ours. */
+static const Oid field_types[N_FIELDS] = {
+	InvalidOid, InvalidOid, InvalidOid, UUIDOID, TEXTOID, TEXTOID, TEXTOID,
+	INT8OID, INT4OID, JSONBOID, JSONBOID, INTERVALOID, INT4OID,
+	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID
 };
 
 #define N_VERDICTS VERDICT_NONE
@@ -135,13 +143,15 @@ resolve_columns(AnswerType *type)
 			Form_pg_attribute att = TupleDescAttr(type->tupdesc, a);
 
 			if (!att->attisdropped &&
-				strcmp(NameStr(att->attname), field_names[i]) == 0)
+				strcmp(NameStr(att->attname), field_names[i]) == 0 &&
+				(OidIsValid(field_types[i]) ? att->atttypid == field_types[i] :
+				 type_is_enum(att->atttypid)))
 				type->column[i] = a;
 		}
 		if (type->column[i] < 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_DATATYPE_MISMATCH),
-					 errmsg("type %s has no attribute \"%s\"",
+					 errmsg("type %s has no attribute \"%s\" of the right type",
 							format_type_be(type->typid), field_names[i]),
 					 errhint("Run ALTER EXTENSION idempotency UPDATE.")));
 	}

@@ -780,12 +780,12 @@ claim_refuse_unless_writable(const ClaimKind *kind, const Identity *who)
  * Start a call that decides about a key.  Raises 22023, 42501, 25006.
  */
 void
-claim_begin(Claim *claim, const ClaimKind *kind, text *operation, text *key,
-			text *principal)
+claim_begin(Claim *claim, FunctionCallInfo fcinfo, const ClaimKind *kind,
+			text *operation, text *key, text *principal)
 {
 	memset(claim, 0, sizeof(*claim));
 	claim->kind = kind;
-	call_begin(&claim->call, operation, key, principal);
+	call_begin(&claim->call, fcinfo, kind->binding, operation, key, principal);
 	call_check_key(&claim->call);
 	claim_refuse_unless_writable(kind, &claim->call.who);
 	claim->wait = claim->call.policy->wait;
@@ -908,7 +908,7 @@ idem_claim(PG_FUNCTION_ARGS)
 {
 	Claim		claim;
 
-	claim_begin(&claim, &kind_claim, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(3));
+	claim_begin(&claim, fcinfo, &kind_claim, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(3));
 	claim.lease = claim_interval(fcinfo, 4, "lease", &claim.call,
 								 claim.call.policy->lease);
 	claim.wait = claim_interval(fcinfo, 5, "wait", &claim.call, claim.wait);

@@ -23,6 +23,7 @@ typedef struct Claim Claim;
 typedef struct ClaimKind
 {
 	const char *verb;			/* for messages */
+	Binding		binding;		/* by principal_setting */
 	int			attempts;		/* how many an execution adds */
 	bool		matches_params; /* other params are a mismatch */
 	bool		takes_accepted; /* an accepted record may be executed */
@@ -59,8 +60,9 @@ struct Claim
 	Answer		answer;
 };
 
-extern void claim_begin(Claim *claim, const ClaimKind *kind, text *operation,
-						text *key, text *principal);
+extern void claim_begin(Claim *claim, FunctionCallInfo fcinfo,
+						const ClaimKind *kind, text *operation, text *key,
+						text *principal);
 extern void claim_refuse_unless_writable(const ClaimKind *kind,
 										 const Identity *who);
 extern void claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given);

@@ -50,18 +50,16 @@
 #define COMPAT_MODULE_MAGIC(module, number) PG_MODULE_MAGIC
 #endif
 
-/* 16: one check of privileges for all kinds of objects.  Raises 42501. */
-static inline void
-compat_check_execute(Oid func)
+/* 16: one check of privileges for all kinds of objects */
+static inline bool
+compat_may_execute(Oid func)
 {
 #if PG_VERSION_NUM >= 160000
-	AclResult	result = object_aclcheck(ProcedureRelationId, func, GetUserId(), ACL_EXECUTE);
+	return object_aclcheck(ProcedureRelationId, func, GetUserId(),
+						   ACL_EXECUTE) == ACLCHECK_OK;
 #else
-	AclResult	result = pg_proc_aclcheck(func, GetUserId(), ACL_EXECUTE);
+	return pg_proc_aclcheck(func, GetUserId(), ACL_EXECUTE) == ACLCHECK_OK;
 #endif
-
-	if (result != ACLCHECK_OK)
-		aclcheck_error(result, OBJECT_FUNCTION, get_func_name(func));
 }
 
 /* 16, and later minors of 15: a database whose making or dropping failed */

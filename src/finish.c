@@ -432,7 +432,8 @@ finish_by_answer(FunctionCallInfo fcinfo, Finishing what, Finish *finish)
 	answer_read(fcinfo, 0, &handed);
 	memset(finish, 0, sizeof(*finish));
 	finish->what = what;
-	call_begin(&finish->call, handed.operation, handed.key, handed.principal);
+	call_begin(&finish->call, fcinfo, BIND_UNLESS_WORKER, handed.operation,
+			   handed.key, handed.principal);
 	if (handed.verdict != VERDICT_EXECUTE || !handed.has_fence)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -461,7 +462,8 @@ finish_by_key(FunctionCallInfo fcinfo, Finishing what, int principal_arg,
 {
 	memset(finish, 0, sizeof(*finish));
 	finish->what = what;
-	call_begin(&finish->call, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(principal_arg));
+	call_begin(&finish->call, fcinfo, BIND_UNLESS_WORKER, ARG_TEXT(0),
+			   ARG_TEXT(1), ARG_TEXT(principal_arg));
 	if (PG_ARGISNULL(2))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -4,17 +4,22 @@
  *	  idem_grant and idem_revoke: who may call what, by tier.
  *
  * Both are SECURITY DEFINER with a fixed search_path, so that an admin can
- * pass on what the extension's owner owns.  Functions are found in the schema
- * the extension is in; none is overloaded, so a name is enough.
+ * pass on what the extension's owner owns.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "catalog/dependency.h"
+#include "catalog/pg_proc.h"
+#include "commands/extension.h"
 #include "executor/spi.h"
 #include "utils/acl.h"
+#include "utils/catcache.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/regproc.h"
+#include "utils/syscache.h"
 
 #include "compat.h"
 #include "idempotency.h"
@@ -127,6 +132,31 @@ execute(const char *command)
 }
 
 /*
+ * The signature of a function of ours, quoted; somebody may have made another
+ * one of that name in the same schema.
+ */
+static char *
+signature_of(const char *name, Oid schema)
+{
+	Oid			extension = get_extension_oid("idempotency", false);
+	CatCList   *list = SearchSysCacheList1(PROCNAMEARGSNSP, CStringGetDatum(name));
+	char	   *signature = NULL;
+
+	for (int i = 0; i < list->n_members; i++)
+	{
+		Form_pg_proc proc = (Form_pg_proc) GETSTRUCT(&list->members[i]->tuple);
+
+		if (proc->pronamespace == schema &&
+			getExtensionOfObject(ProcedureRelationId, proc->oid) == extension)
+			signature = format_procedure_qualified(proc->oid);
+	}
+	ReleaseSysCacheList(list);
+	if (signature == NULL)
+		elog(ERROR, "function %s of extension \"idempotency\" is missing", name);
+	return signature;
+}
+
+/*
  * Run GRANT or REVOKE for each function of the tier.  verb and preposition are
  * those of the command; schema_too adds USAGE of the extension's schema, which
  * a revoke leaves alone: others than us may have granted it.
@@ -136,7 +166,8 @@ change_grants(FunctionCallInfo fcinfo, const char *verb,
 			  const char *preposition, bool schema_too)
 {
 	const char *role;
-	const char *schema;
+	Oid			schema_oid = get_func_namespace(fcinfo->flinfo->fn_oid);
+	const char *schema = quote_identifier(get_namespace_name(schema_oid));
 	Tier		tier;
 
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
@@ -147,7 +178,6 @@ change_grants(FunctionCallInfo fcinfo, const char *verb,
 	(void) get_role_oid(NameStr(*PG_GETARG_NAME(0)), false);
 	role = quote_identifier(NameStr(*PG_GETARG_NAME(0)));
 	tier = tier_of(text_to_cstring(PG_GETARG_TEXT_PP(1)));
-	schema = quote_identifier(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)));
 
 	SPI_connect();
 	if (schema_too)
@@ -155,8 +185,9 @@ change_grants(FunctionCallInfo fcinfo, const char *verb,
 	for (int i = 0; i < lengthof(tier_functions); i++)
 	{
 		if (tier_has(tier, tier_functions[i].tier))
-			execute(psprintf("%s EXECUTE ON FUNCTION %s.%s %s %s", verb, schema,
-							 tier_functions[i].function, preposition, role));
+			execute(psprintf("%s EXECUTE ON FUNCTION %s %s %s", verb,
+							 signature_of(tier_functions[i].function, schema_oid),
+							 preposition, role));
 	}
 	for (int i = 0; i < lengthof(monitor_views); i++)
 	{

@@ -205,12 +205,26 @@ extern const Normalisation *policy_normalisation_version(int64 version,
 														 const char *operation);
 extern Datum policy_shown(const char *operation);
 extern char *principal_resolve(text *principal, const char *operation);
-extern void call_begin(Call *call, text *operation, text *key,
-					   text *principal);
+
+/*
+ * How a setting principal_setting binds the caller of a function.  Whoever
+ * works for all principals is bound only where a session has been told whose
+ * it is.
+ */
+typedef enum Binding
+{
+	BIND_CALLER,				/* to one principal, or to none at all */
+	BIND_WORKER,				/* to one principal if it is told which */
+	BIND_UNLESS_WORKER			/* as the caller is the one or the other */
+} Binding;
+
+extern void call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
+					   text *operation, text *key, text *principal);
 extern void call_begin_operation(Call *call, text *operation);
 extern void call_check_key(const Call *call);
 extern void call_check_size(const Call *call, Datum outcome, const char *what);
-extern bool policy_permits(const Policy *policy, const Identity *who);
+extern bool policy_permits(const Policy *policy, const Identity *who,
+						   Binding binding);
 
 /*----
  * Records.

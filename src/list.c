@@ -90,7 +90,8 @@ put_entry(FunctionCallInfo fcinfo, const Listing *listing, Store *store,
 	if (listing->principal && strcmp(call.who.principal, listing->principal) != 0)
 		return false;
 	call.policy = policy_get(call.who.operation);
-	if (!policy_permits(call.policy, &call.who))
+	if (!policy_permits(call.policy, &call.who,
+						sees_all(fcinfo) ? BIND_WORKER : BIND_CALLER))
 		return false;
 	status_of_record(&call, &rec, &answer);
 	if (answer.state != STATE_ACCEPTED && answer.state != STATE_PROCESSING &&

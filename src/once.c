@@ -102,7 +102,7 @@ idem_once(PG_FUNCTION_ARGS)
 {
 	Claim		claim;
 
-	claim_begin(&claim, &kind_once, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
+	claim_begin(&claim, fcinfo, &kind_once, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
 	claim_run(&claim);
 	PG_RETURN_BOOL(is_first(&claim));
 }
@@ -199,8 +199,13 @@ idem_once_many(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	if (n == 0)
+	{
+		Call		call;
+
+		call_begin_operation(&call, ARG_TEXT(0));
 		return (Datum) 0;
-	claim_begin(&claim, &kind_once, ARG_TEXT(0), DatumGetTextPP(keys[0]), ARG_TEXT(2));
+	}
+	claim_begin(&claim, fcinfo, &kind_once, ARG_TEXT(0), DatumGetTextPP(keys[0]), ARG_TEXT(2));
 	for (int i = 0; i < n; i++)
 	{
 		claim.call.who.key = TextDatumGetCString(keys[i]);

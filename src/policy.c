@@ -17,15 +17,19 @@
 
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "catalog/pg_proc.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
+#include "utils/catcache.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/numeric.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 #include "compat.h"
 #include "counters.h"
@@ -101,18 +105,34 @@ read_row(Table table, RegProcedure equal, Datum key, Relation *rel)
 }
 
 /*
- * The jsonb in a column that is never null, as a copy.
+ * Raise XX001: somebody has edited the tables by hand.
+ */
+static void
+refuse_stored(Relation rel)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("table \"%s\" of extension \"idempotency\" has a row that is not of its form",
+					RelationGetRelationName(rel)),
+			 errhint("Settings are changed with idem_define() only.")));
+}
+
+/*
+ * The jsonb in a column that is never null, as a copy.  It must be an object
+ * or, if so told, an array.  Raises XX001.
  */
 static Jsonb *
-column_jsonb(HeapTuple tuple, int column, Relation rel)
+column_jsonb(HeapTuple tuple, int column, Relation rel, bool array)
 {
 	bool		isnull;
 	Datum		value = heap_getattr(tuple, column, RelationGetDescr(rel), &isnull);
+	Jsonb	   *json = isnull ? NULL : DatumGetJsonbPCopy(value);
 
-	if (isnull)
-		elog(ERROR, "unexpected null in table \"%s\"",
-			 RelationGetRelationName(rel));
-	return DatumGetJsonbPCopy(value);
+	if (json == NULL ||
+		(array ? !JB_ROOT_IS_ARRAY(json) || JB_ROOT_IS_SCALAR(json) :
+		 !JB_ROOT_IS_OBJECT(json)))
+		refuse_stored(rel);
+	return json;
 }
 
 /*
@@ -129,8 +149,8 @@ read_policy(const char *operation, Jsonb **settings, Jsonb **horizons)
 	*settings = *horizons = NULL;
 	if (tuple)
 	{
-		*settings = column_jsonb(tuple, 2, rel);
-		*horizons = column_jsonb(tuple, 3, rel);
+		*settings = column_jsonb(tuple, 2, rel, false);
+		*horizons = column_jsonb(tuple, 3, rel, true);
 	}
 	table_close(rel, NoLock);
 	return tuple != NULL;
@@ -163,7 +183,8 @@ parse_horizons(Policy *policy, Jsonb *stored)
 	{
 		JsonbValue *object = getIthJsonbValueFromContainer(&stored->root, i);
 
-		if (object == NULL || object->type != jbvBinary)
+		if (object == NULL || object->type != jbvBinary ||
+			!JsonContainerIsObject(object->val.binary.data))
 			elog(ERROR, "unexpected form of stored horizons");
 		policy->horizons[i].until = json_integer(object, "until", NEVER);
 		policy->horizons[i].length = json_integer(object, "length", NO_LIMIT);
@@ -254,7 +275,7 @@ policy_normalisation_version(int64 version, const char *operation)
 				 errmsg("normalisation settings " INT64_FORMAT " of a record of operation \"%s\" are missing",
 						version, operation)));
 	old = MemoryContextSwitchTo(cache_context);
-	settings = column_jsonb(tuple, 2, rel);
+	settings = column_jsonb(tuple, 2, rel, false);
 	table_close(rel, NoLock);
 	normalisation = normalisation_compile(settings, operation);
 	MemoryContextSwitchTo(old);
@@ -337,8 +358,9 @@ json_member(const char *json, const char *name, const char *operation)
 }
 
 /*
- * What the caller's principal has to be under a principal_setting; NULL if it
- * cannot be told.
+ * What the caller's principal has to be under a principal_setting; NULL if
+ * the session has not been told, something that nobody is if it has been told
+ * nonsense.
  */
 static char *
 bound_principal(const char *setting, const char *operation)
@@ -346,13 +368,17 @@ bound_principal(const char *setting, const char *operation)
 	const char *arrow = strstr(setting, "->>");
 	char	   *name;
 	const char *value;
+	char	   *bound;
 
 	if (strcmp(setting, "current_user") == 0)
 		return GetUserNameFromId(GetUserId(), false);
 	if (strcmp(setting, "session_user") == 0)
 		return GetUserNameFromId(GetSessionUserId(), false);
 	if (arrow == NULL)
-		return GetConfigOptionByName(setting, NULL, true);
+	{
+		value = GetConfigOptionByName(setting, NULL, true);
+		return value && value[0] != '\0' ? pstrdup(value) : NULL;
+	}
 
 	name = pnstrdup(setting, arrow - setting);
 	while (name[0] != '\0' && name[strlen(name) - 1] == ' ')
@@ -363,7 +389,8 @@ bound_principal(const char *setting, const char *operation)
 		arrow++;
 	if (value == NULL || value[0] == '\0')
 		return NULL;
-	return json_member(value, arrow, operation);
+	bound = json_member(value, arrow, operation);
+	return bound ? bound : "";
 }
 
 /*
@@ -395,48 +422,52 @@ check_role(const Policy *policy, const char *operation)
  * Is the current user bound to another principal?
  */
 static bool
-is_bound_elsewhere(const Policy *policy, const Identity *who)
+is_bound_elsewhere(const Policy *policy, const Identity *who, Binding binding)
 {
+	const char *setting = policy->principal_setting;
 	char	   *bound;
 
-	if (policy->principal_setting == NULL)
+	if (setting == NULL)
 		return false;
-	bound = bound_principal(policy->principal_setting, who->operation);
-	return bound == NULL || strcmp(bound, who->principal) != 0;
+	if (binding == BIND_WORKER && (strcmp(setting, "current_user") == 0 ||
+								   strcmp(setting, "session_user") == 0))
+		return false;
+	bound = bound_principal(setting, who->operation);
+	if (bound == NULL)
+		return binding != BIND_WORKER;
+	return strcmp(bound, who->principal) != 0;
 }
 
 /*
- * Raise 42501 unless the current user may use the operation for that
- * principal.
+ * Does the caller of that function work for all principals?  A worker is who
+ * may start what others have accepted.  Superusers may do anything, so for
+ * them that says nothing.
  */
-static void
-policy_authorise(const Policy *policy, const Identity *who)
+static bool
+is_worker(FunctionCallInfo fcinfo)
 {
-	check_role(policy, who->operation);
-	if (is_bound_elsewhere(policy, who))
-		refuse_caller(who->operation);
+	Oid			schema = get_func_namespace(fcinfo->flinfo->fn_oid);
+	CatCList   *list = SearchSysCacheList1(PROCNAMEARGSNSP,
+										   CStringGetDatum("idem_start_next"));
+	bool		found = false;
+
+	for (int i = 0; i < list->n_members && !found; i++)
+	{
+		Form_pg_proc proc = (Form_pg_proc) GETSTRUCT(&list->members[i]->tuple);
+
+		found = proc->pronamespace == schema && compat_may_execute(proc->oid);
+	}
+	ReleaseSysCacheList(list);
+	return found && !superuser();
 }
 
 /*
  * May the current user use the operation for that principal?
  */
 bool
-policy_permits(const Policy *policy, const Identity *who)
+policy_permits(const Policy *policy, const Identity *who, Binding binding)
 {
-	return has_role(policy) && !is_bound_elsewhere(policy, who);
-}
-
-/*
- * How an operation's params are normalised now; NULL = not at all.  Valid
- * like a Policy.  Raises 42501.
- */
-const Normalisation *
-policy_normalisation(const char *operation)
-{
-	const Policy *policy = policy_get(operation);
-
-	check_role(policy, operation);
-	return policy->normalisation;
+	return has_role(policy) && !is_bound_elsewhere(policy, who, binding);
 }
 
 /*
@@ -450,6 +481,19 @@ policy_shown(const char *operation)
 
 	check_role(policy, operation);
 	return JsonbPGetDatum(policy->settings);
+}
+
+/*
+ * How an operation's params are normalised now; NULL = not at all.  Valid
+ * like a Policy.  Raises 42501.
+ */
+const Normalisation *
+policy_normalisation(const char *operation)
+{
+	const Policy *policy = policy_get(operation);
+
+	check_role(policy, operation);
+	return policy->normalisation;
 }
 
 /*
@@ -470,18 +514,22 @@ require_text(text *value, const char *what, const char *operation)
 
 /*
  * Start a call: whose key it is about, under which policy, and whether the
- * caller may.  Arguments may be NULL pointers for SQL NULL.  Raises 22023 and
- * 42501.
+ * caller of the SQL function may.  Arguments may be NULL pointers for SQL NULL.
+ * Raises 22023 and 42501.
  */
 void
-call_begin(Call *call, text *operation, text *key, text *principal)
+call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
+		   text *operation, text *key, text *principal)
 {
 	call->who.operation = require_text(operation, "operation", NULL);
 	call->who.key = require_text(key, "key", call->who.operation);
 	call->who.principal = principal_resolve(principal, call->who.operation);
 	identity_derive(&call->who);
 	call->policy = policy_get(call->who.operation);
-	policy_authorise(call->policy, &call->who);
+	if (binding == BIND_UNLESS_WORKER && call->policy->principal_setting)
+		binding = is_worker(fcinfo) ? BIND_WORKER : BIND_CALLER;
+	if (!policy_permits(call->policy, &call->who, binding))
+		refuse_caller(call->who.operation);
 }
 
 /*

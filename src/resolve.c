@@ -92,7 +92,7 @@ idem_cancel(PG_FUNCTION_ARGS)
 {
 	Claim		claim;
 
-	claim_begin(&claim, &kind_cancel, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
+	claim_begin(&claim, fcinfo, &kind_cancel, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
 	claim.reason = ARG_TEXT(3);
 	claim_run(&claim);
 	return answer_datum(fcinfo, &claim.answer);
@@ -200,7 +200,7 @@ hand_out(Reconcile *reconcile, const Work *entry)
 	}
 	identity_of_record(&call.who, &rec);
 	call.policy = policy_get(call.who.operation);
-	if (!policy_permits(call.policy, &call.who) ||
+	if (!policy_permits(call.policy, &call.who, BIND_WORKER) ||
 		life_of(&rec, &call, GetCurrentTimestamp()) != LIFE_UNKNOWN ||
 		!permit_lock(&entry->id))
 		return false;
@@ -396,7 +396,7 @@ idem_resolve(PG_FUNCTION_ARGS)
 	Record		found;
 	Record		rec;
 
-	call_begin(&call, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(4));
+	call_begin(&call, fcinfo, BIND_WORKER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(4));
 	outcome = outcome_of(fcinfo, 2, &call.who);
 	refuse_unless_writable("resolve", &call.who);
 	call_check_size(&call, detail, outcome == OUTCOME_SUCCEEDED ? "result" : "error");
@@ -435,7 +435,7 @@ idem_redact(PG_FUNCTION_ARGS)
 	Record		found;
 	Record		rec;
 
-	call_begin(&call, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
+	call_begin(&call, fcinfo, BIND_WORKER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
 	refuse_unless_writable("redact", &call.who);
 	store_open(&store, true);
 	do

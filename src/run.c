@@ -123,7 +123,8 @@ check_function(Oid func, const Identity *who)
 				 errmsg("%s cannot be run for operation \"%s\" (id %s)",
 						format_procedure(func), who->operation, id_text(&who->id)),
 				 errhint("It must be a plain function that takes one jsonb and returns jsonb.")));
-	compat_check_execute(func);
+	if (!compat_may_execute(func))
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, get_func_name(func));
 }
 
 /*
@@ -209,7 +210,7 @@ idem_run(PG_FUNCTION_ARGS)
 	Jsonb	   *params = PG_ARGISNULL(2) ? NULL : PG_GETARG_JSONB_P(2);
 	Datum		outcome;
 
-	claim_begin(&claim, &kind_run, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(4));
+	claim_begin(&claim, fcinfo, &kind_run, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(4));
 	if (!OidIsValid(func))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -7,7 +7,7 @@
 # This file finds both and gives the few words the scripts talk with; the other
 # files of this folder, loaded at the end, add
 #
-#   packages.sh   need_packages build server tap lint
+#   packages.sh   need_packages build server tap lint model
 #   server.sh     private_server          -> IDEM_PG_CONFIG IDEM_BIN IDEM_BUILD
 #   cluster.sh    cluster_create, cluster_start, cluster_psql, ...
 #

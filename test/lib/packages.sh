@@ -9,7 +9,7 @@
 # comes first because it is the one that most people have longest.
 wanted_majors() { echo "${IDEM_WANT_MAJOR:-15 16 17 18}"; }
 
-# need_packages GROUP...: groups are build, server, tap, lint, fuzz, and source
+# need_packages GROUP...: groups are build, server, tap, lint, model, fuzz, and source
 # (to build PostgreSQL itself).
 need_packages() {
 	local missing
@@ -94,6 +94,10 @@ missing_for_fuzz() {
 clang_can_fuzz() {
 	echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n > 9; }' |
 		clang -x c -fsanitize=fuzzer,address - -o /dev/null
+}
+
+missing_for_model() {
+	lacks spin has spin
 }
 
 missing_for_source() {

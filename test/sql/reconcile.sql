@@ -150,6 +150,17 @@ ROLLBACK;
 SELECT idem_define('order', '{"principal_setting": "test.tenant"}');
 SET test.tenant = 'other';
 SELECT is(pg_temp.queue('order'), NULL, 'not those of principals the caller is not permitted');
+RESET test.tenant;
+BEGIN;
+SELECT isnt(pg_temp.queue('order'), NULL, 'a worker who is told no principal works for all');
+ROLLBACK;
+SELECT idem_define('order', '{"principal_setting": "current_user"}');
+BEGIN;
+SELECT isnt(pg_temp.queue('order'), NULL, 'and is not bound to its own name');
+SELECT is((idem_resolve('order', 'a', 'failed', '"r"')).state::text, 'failed', 'resolves for all');
+SELECT throws_ok('SELECT idem_claim(''order'', ''a'')', '42501', NULL, 'but claims for itself only');
+ROLLBACK;
+SELECT idem_define('order', '{"principal_setting": "test.tenant"}');
 SELECT idem_define('order', '{"principal_setting": null}');
 
 -- Tries: after reconcile_attempts a record is left to a person
