@@ -32,7 +32,7 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
-#include "idempotency.h"
+#include "counters.h"
 
 #define EVERY_OPERATION "*"
 
@@ -218,6 +218,7 @@ policy_load(const char *operation, MemoryContext context)
 	policy = settings_parse(effective, operation);
 	parse_horizons(policy, own_horizons);
 	MemoryContextSwitchTo(old);
+	policy->counters = counters_of(operation);
 	return policy;
 }
 

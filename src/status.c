@@ -22,7 +22,8 @@
 #include "utils/builtins.h"
 
 #include "compat.h"
-#include "idempotency.h"
+#include "counters.h"
+#include "requests.h"
 
 PG_FUNCTION_INFO_V1(idem_http_status);
 PG_FUNCTION_INFO_V1(idem_status);
@@ -174,6 +175,18 @@ status_of_record(const Call *call, Record *rec, Answer *answer)
 }
 
 /*
+ * Answer, and count and log it.
+ */
+static Datum
+answered(FunctionCallInfo fcinfo, const Call *call, const Answer *answer)
+{
+	counters_add(call->policy->counters, COUNT_STATUS, 1);
+	if (requests_wanted(call))
+		requests_log_answer(call, "ask", answer);
+	return answer_datum(fcinfo, answer);
+}
+
+/*
  * idem_status(operation, key, principal)
  */
 Datum
@@ -194,7 +207,7 @@ idem_status(PG_FUNCTION_ARGS)
 		tell_held(&status, &answer);
 		answer.attempt = permit->rec.attempt;
 		answer.claimed_at = permit->rec.claimed_at;
-		return answer_datum(fcinfo, &answer);
+		return answered(fcinfo, &status.call, &answer);
 	}
 
 	store_open(&store, false);
@@ -203,7 +216,7 @@ idem_status(PG_FUNCTION_ARGS)
 	store_close(&store);
 
 	tell(&status, &answer);
-	return answer_datum(fcinfo, &answer);
+	return answered(fcinfo, &status.call, &answer);
 }
 
 /*----

@@ -187,7 +187,7 @@ copy_sources() {
 # The checkout as a tar stream, without what was built in it.
 pack_sources() {
 	local parts=(Makefile idempotency.control sql src test) part
-	for part in expected README.md; do
+	for part in docs expected README.md; do
 		[ ! -e "$IDEM_TOP/$part" ] || parts+=("$part")
 	done
 	tar -C "$IDEM_TOP" --exclude='*.o' --exclude='*.bc' --exclude='*.so' \
