@@ -164,7 +164,7 @@ CREATE VIEW idem_record AS
 			WHEN r.state OPERATOR(pg_catalog.=) 'c' THEN 'cancelled'
 			WHEN r.state OPERATOR(pg_catalog.=) 'r' THEN 'released'
 			ELSE 'failed' END AS state,
-		r.attempt, r.fence, r.owner, r.claimed_at, r.finished_at,
+		r.attempt, r.owner, r.claimed_at, r.finished_at,
 		r.finished_at OPERATOR(pg_catalog.-) r.claimed_at AS took,
 		r.lease_until, r.expires_at, r.forget_at,
 		r.result IS NOT NULL AS has_result, r.error IS NOT NULL AS has_error
