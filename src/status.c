@@ -197,7 +197,7 @@ idem_status(PG_FUNCTION_ARGS)
 	Store		store;
 	const Permit *permit;
 
-	call_begin(&status.call, fcinfo, BIND_UNLESS_WORKER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
+	call_begin(&status.call, fcinfo, BIND_CALLER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
 	answer_init(&answer, &status.call.who);
 	permit = permit_find(&status.call.who.id);
 	if (permit && permit->settled_level == 0)
