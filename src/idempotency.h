@@ -198,6 +198,9 @@ extern int64 interval_microseconds_of(const Interval *span, const char *what,
 extern Datum json_object_of_text(const char *name, const text *value);
 extern bool json_exceeds(Jsonb *value, int64 max_bytes);
 
+/* The operation whose settings are the defaults of all. */
+#define EVERY_OPERATION "*"
+
 /* policy.c */
 extern const Policy *policy_get(const char *operation);
 extern const Normalisation *policy_normalisation(const char *operation);

@@ -34,8 +34,6 @@
 #include "compat.h"
 #include "counters.h"
 
-#define EVERY_OPERATION "*"
-
 /* Operations remembered; a caller that makes names up must not eat memory. */
 #define MAX_CACHED 256
 
