@@ -98,6 +98,44 @@ foreach my $level (@IdempotencyTest::LEVELS)
 	$_->quit foreach $owner, $taker, $bystander;
 }
 
+# --- a record that moves ---------------------------------------------------------
+
+# Each change of a column that is in an index moves the record to another index
+# entry.  Whoever looks meanwhile must not miss it: the owner of a claim is never
+# told that there is none, nor a stale one.
+{
+	my ($mover, $owner) = sessions($node, 2);
+	my $fence = $owner->value(q{SELECT fence FROM idem_claim('moving', 'k', lease => '1 h')});
+
+	$mover->run(<<'END');
+CREATE PROCEDURE move(tries integer) LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1 .. tries LOOP
+		UPDATE idempotency_internal.record SET forget_at = clock_timestamp() + '1 day' WHERE id = idem_id('moving', 'k');
+		COMMIT;
+	END LOOP;
+END $$;
+CREATE FUNCTION try_to_finish(fence bigint, tries integer) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	told jsonb := '{}';
+BEGIN
+	FOR i IN 1 .. tries LOOP
+		BEGIN
+			PERFORM idem_complete_key('moving', 'k', fence);
+			RAISE EXCEPTION USING ERRCODE = 'ZZ000';
+		EXCEPTION WHEN OTHERS THEN
+			told := told || jsonb_build_object(SQLSTATE, true);
+		END;
+	END LOOP;
+	RETURN (SELECT string_agg(state, ' ' ORDER BY state) FROM jsonb_object_keys(told) state);
+END $$;
+END
+	$mover->send('CALL move(30000)');
+	is($owner->value('SELECT try_to_finish(1, 30000)'), 'ID002', 'a stale owner is told ID002, however the record moves');
+	is($owner->value("SELECT try_to_finish($fence, 200)"), 'ZZ000', 'its owner can always complete it');
+	$mover->result;
+}
+
 my $both = one_value($node, "SELECT string_agg(DISTINCT who, ' ' ORDER BY who) FROM business");
 is($both, 'owner taker', 'sometimes the owner was first, sometimes the taker');
 my @unexpected = grep { !/^no error$|no longer yours|could not serialize access: the last attempt/ } sort keys %seen;
