@@ -412,6 +412,19 @@ is_as_claimed(const Permit *permit, const Record *found)
 }
 
 /*
+ * May purge have removed the record the permit's claim stands on?  Not one
+ * that was processing: if that is gone, its owner has finished it.
+ */
+static bool
+may_be_purged(const Permit *permit)
+{
+	return !permit->written &&
+		(permit->prior == PRIOR_FORGOTTEN ||
+		 permit->prior_state == RECORD_RELEASED ||
+		 permit->prior_state == RECORD_RETRYABLE);
+}
+
+/*
  * Write what became of a permit's claim.  Waits for a transaction that is
  * changing the same record.  False if the record is no longer the one claimed:
  * its former owner, or somebody writing past the locks, was first.
@@ -428,8 +441,7 @@ permit_write(const Permit *permit, Store *store, const Identity *who,
 		ProbeResult result = store_probe(store, who, &found);
 
 		/* purge did what everybody saw already */
-		if (result == PROBE_NOTHING && permit->prior == PRIOR_FORGOTTEN &&
-			!permit->written)
+		if (result == PROBE_NOTHING && may_be_purged(permit))
 			return store_insert(store, rec);
 		if (result != PROBE_ROW || !is_as_claimed(permit, &found))
 			return false;

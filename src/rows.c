@@ -17,9 +17,16 @@
  * - two settled versions of one key cannot exist at an instant, so the scan is
  *	 repeated;
  * - no version at all although the index had entries for the key may be such a
- *	 move, so the scan is repeated once.  It would take a second move within
- *	 the few microseconds of the second scan to be wrong again, and then the
- *	 unique index still refuses the insert that would follow.
+ *	 move, so the scan is repeated until it meets the very entries of the scan
+ *	 before.  A move puts a new entry into the index: if none came in between,
+ *	 nothing moved, and the entries are of rows that are gone.
+ *
+ * Writing is what the executor does for SQL, by hand: all indexes are
+ * maintained through ExecInsertIndexTuples, and a command ends with
+ * CommandCounterIncrement, so that the next look-up sees it.  catalog.c has
+ * refused tables with triggers, partitions or another access method.
+ * Privileges are those of our SQL functions; read-only transactions, recovery
+ * and parallel mode are refused by the callers.
  *
  *-------------------------------------------------------------------------
  */
@@ -41,7 +48,8 @@
 
 typedef struct Sighting
 {
-	bool		entries;		/* the index had entries for the key */
+	uint64		entries;		/* digest of the index entries for the key; 0
+								 * = there were none */
 	int			settled;		/* versions committed or our own */
 	HeapTuple	tuple;			/* the last of those */
 	TransactionId other;		/* an open transaction of others on the key */
@@ -60,9 +68,13 @@ probe_pass(IndexScanDesc scan, SnapshotData *dirty, TupleTableSlot *slot,
 	{
 		if (!scan->xs_heap_continue)
 		{
-			if (index_getnext_tid(scan, ForwardScanDirection) == NULL)
+			ItemPointer tid = index_getnext_tid(scan, ForwardScanDirection);
+
+			if (tid == NULL)
 				break;
-			seen->entries = true;
+			seen->entries = seen->entries * UINT64CONST(0x9E3779B97F4A7C15) +
+				((uint64) ItemPointerGetBlockNumber(tid) << 16) +
+				ItemPointerGetOffsetNumber(tid);
 		}
 		if (!index_fetch_heap(scan, slot))
 			continue;
@@ -124,7 +136,7 @@ ProbeResult
 rows_look(RowLook *look, Datum key, HeapTuple *tuple, TransactionId *other)
 {
 	MemoryContext caller = MemoryContextSwitchTo(look->context);
-	bool		repeated = false;
+	uint64		entries = 0;
 	ScanKeyData skey;
 	Sighting	seen;
 
@@ -136,13 +148,10 @@ rows_look(RowLook *look, Datum key, HeapTuple *tuple, TransactionId *other)
 		probe_pass(look->scan, &look->dirty, look->slot, caller, &seen);
 		if (seen.settled > 1)
 			continue;
-		if (seen.settled == 0 && seen.entries && !repeated &&
-			!TransactionIdIsValid(seen.other))
-		{
-			repeated = true;
-			continue;
-		}
-		break;
+		if (seen.settled == 1 || TransactionIdIsValid(seen.other) ||
+			seen.entries == entries)
+			break;
+		entries = seen.entries;
 	}
 	ExecClearTuple(look->slot);
 	table_index_fetch_reset(look->scan->xs_heapfetch);
