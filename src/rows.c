@@ -12,10 +12,13 @@
  *
  * The price is that the look-up is not one instant.  A row that is moved to
  * another index entry and committed while the scan stands between the two may
- * show none of its versions, or both.  Both are told apart from the truth:
+ * show none of its versions, or both, or only the new one as uncommitted.  They
+ * are told apart from the truth:
  *
  * - two settled versions of one key cannot exist at an instant, so the scan is
  *	 repeated;
+ * - so it is if there is nothing but a version of a transaction that has ended
+ *	 since;
  * - no version at all although the index had entries for the key may be such a
  *	 move, so the scan is repeated until it meets the very entries of the scan
  *	 before.  A move puts a new entry into the index: if none came in between,
@@ -40,6 +43,7 @@
 #include "access/xact.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "storage/procarray.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -146,7 +150,9 @@ rows_look(RowLook *look, Datum key, HeapTuple *tuple, TransactionId *other)
 		CHECK_FOR_INTERRUPTS();
 		index_rescan(look->scan, &skey, 1, NULL, 0);
 		probe_pass(look->scan, &look->dirty, look->slot, caller, &seen);
-		if (seen.settled > 1)
+		if (seen.settled > 1 || (seen.settled == 0 &&
+								 TransactionIdIsValid(seen.other) &&
+								 !TransactionIdIsInProgress(seen.other)))
 			continue;
 		if (seen.settled == 1 || TransactionIdIsValid(seen.other) ||
 			seen.entries == entries)
