@@ -79,6 +79,24 @@ static const char *const advice_labels[N_ADVICES] = {
 	"run", "use_result", "retry_same_key", "new_key", "reconcile"
 };
 
+/*
+ * The label of a verdict; NULL if there is none.
+ */
+const char *
+answer_verdict_label(Verdict verdict)
+{
+	return verdict == VERDICT_NONE ? NULL : verdict_labels[verdict];
+}
+
+/*
+ * The label of a state.
+ */
+const char *
+answer_state_label(State state)
+{
+	return state_labels[state];
+}
+
 /* What is known of the type; valid while identifier is the type's current one. */
 typedef struct AnswerType
 {

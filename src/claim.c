@@ -29,6 +29,8 @@
 
 #include "claim.h"
 #include "compat.h"
+#include "counters.h"
+#include "requests.h"
 
 #define NAP_MS 2L
 
@@ -667,6 +669,28 @@ nap(TimestampTz deadline)
 }
 
 /*
+ * An answer leaves: tell those who watch.
+ */
+static void
+observe(const Claim *claim)
+{
+	if (!claim->kind->withdraws)
+		counters_claim(claim);
+	if (requests_wanted(&claim->call))
+		requests_log_answer(&claim->call, claim->kind->verb, &claim->answer);
+}
+
+/*
+ * It had to wait for others.
+ */
+static void
+observe_wait(const Claim *claim, int64 microseconds)
+{
+	counters_add(claim->call.policy->counters, COUNT_WAITS, 1);
+	counters_add(claim->call.policy->counters, COUNT_WAIT_MICROSECONDS, microseconds);
+}
+
+/*
  * Decide, waiting for others as long as the claim allows.  The record table
  * must be open.  What the answer points to lives as long as the memory context
  * of the call.
@@ -674,7 +698,9 @@ nap(TimestampTz deadline)
 void
 claim_decide(Claim *claim)
 {
-	TimestampTz deadline = time_after(GetCurrentTimestamp(), claim->wait);
+	TimestampTz start = GetCurrentTimestamp();
+	TimestampTz deadline = time_after(start, claim->wait);
+	bool		waited = false;
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext context = NULL;
 	Step		step;
@@ -698,10 +724,16 @@ claim_decide(Claim *claim)
 		MemoryContextSwitchTo(context);
 		MemoryContextReset(context);
 		if (step == STEP_BUSY)
+		{
+			waited = true;
 			nap(deadline);
+		}
 		CHECK_FOR_INTERRUPTS();
 	}
 	MemoryContextSwitchTo(caller);
+	if (waited)
+		observe_wait(claim, GetCurrentTimestamp() - start);
+	observe(claim);
 }
 
 /*
@@ -719,6 +751,7 @@ answer_own_claim(Claim *claim)
 	(void) answer_in_flight(claim, MyProcPid);
 	claim->answer.attempt = permit->rec.attempt;
 	claim->answer.claimed_at = permit->rec.claimed_at;
+	observe(claim);
 	return true;
 }
 
@@ -761,8 +794,8 @@ claim_begin(Claim *claim, FunctionCallInfo fcinfo, const ClaimKind *kind,
 /*
  * Decide, unless the key is open in this very transaction.
  */
-void
-claim_run(Claim *claim)
+static void
+run(Claim *claim)
 {
 	Store		store;
 
@@ -772,6 +805,29 @@ claim_run(Claim *claim)
 	claim->store = &store;
 	claim_decide(claim);
 	store_close(&store);
+}
+
+/*
+ * Decide and answer; an error is an answer to be logged, too.
+ */
+void
+claim_run(Claim *claim)
+{
+	if (!requests_wanted(&claim->call))
+	{
+		run(claim);
+		return;
+	}
+	PG_TRY();
+	{
+		run(claim);
+	}
+	PG_CATCH();
+	{
+		requests_log_error(&claim->call, claim->kind->verb);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 }
 
 /*

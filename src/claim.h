@@ -31,6 +31,7 @@ typedef struct ClaimKind
 	bool		sees_past;		/* must see what the last attempt wrote */
 	bool		needs_record;	/* nothing on record is ID001 */
 	bool		needs_outcome;	/* anything undecided is worth waiting for */
+	bool		withdraws;		/* is no request to execute */
 
 	/* what "execute" means; the lock of the id is held */
 	Step		(*execute) (Claim *claim, PermitPrior prior);

@@ -15,6 +15,7 @@
 
 #include "access/genam.h"
 #include "access/tableam.h"
+#include "catalog/pg_database.h"
 #include "catalog/pg_proc.h"
 #include "executor/executor.h"
 #include "fmgr.h"
@@ -25,6 +26,7 @@
 #include "utils/acl.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
 #error "idempotency supports PostgreSQL 15 to 18"
@@ -59,6 +61,11 @@ compat_may_execute(Oid func)
 	return pg_proc_aclcheck(func, GetUserId(), ACL_EXECUTE) == ACLCHECK_OK;
 #endif
 }
+
+/* 16, and later minors of 15: a database whose making or dropping failed */
+#ifndef DATCONNLIMIT_INVALID_DB
+#define DATCONNLIMIT_INVALID_DB (-2)
+#endif
 
 /* 18: instrumentation argument */
 static inline IndexScanDesc
@@ -142,6 +149,19 @@ compat_table_tuple_update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 	return table_tuple_update(rel, tid, slot, cid, InvalidSnapshot,
 							  InvalidSnapshot, wait, tmfd, &lockmode,
 							  insert_indexes);
+#endif
+}
+
+/* 17: extensions name their wait events; *cached is 0 at first */
+static inline uint32
+compat_wait_event(uint32 *cached, const char *name)
+{
+#if PG_VERSION_NUM >= 170000
+	if (*cached == 0)
+		*cached = WaitEventExtensionNew(name);
+	return *cached;
+#else
+	return PG_WAIT_EXTENSION;
 #endif
 }
 

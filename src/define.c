@@ -32,8 +32,6 @@
 #include "compat.h"
 #include "idempotency.h"
 
-#define EVERY_OPERATION "*"
-
 /* How long an old version of normalisation settings is kept unasked. */
 #define KEEP_VERSION USECS_PER_DAY
 

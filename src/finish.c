@@ -30,7 +30,8 @@
 #include "utils/builtins.h"
 
 #include "compat.h"
-#include "idempotency.h"
+#include "counters.h"
+#include "requests.h"
 
 PG_FUNCTION_INFO_V1(idem_complete);
 PG_FUNCTION_INFO_V1(idem_complete_key);
@@ -65,6 +66,7 @@ typedef struct Finish
 	bool		retryable;
 	int64		lease;
 	TimestampTz now;
+	int32		attempt;		/* of the record, for the log */
 } Finish;
 
 /*----
@@ -86,6 +88,7 @@ refuse_no_claim(const Finish *finish)
 static void
 refuse_not_yours(const Finish *finish)
 {
+	counters_add(finish->call.policy->counters, COUNT_STALE_FENCE, 1);
 	ereport(ERROR,
 			(errcode(ERRCODE_IDEM_NOT_YOURS),
 			 errmsg("cannot %s: the claim of operation \"%s\" (id %s) is no longer yours",
@@ -188,6 +191,25 @@ is_repetition(const Finish *finish, const Record *rec)
 	return false;
 }
 
+/*
+ * What the owner said is recorded: count it.
+ */
+static void
+observe(const Finish *finish, const Record *rec)
+{
+	static const Counter by_name[] = {
+		[FINISH_COMPLETE] = COUNT_COMPLETED,
+		[FINISH_FAIL] = COUNT_FAILED,
+		[FINISH_UNSURE] = COUNT_UNSURE,
+		[FINISH_RENEW] = COUNT_RENEWED,
+		[FINISH_RELEASE] = COUNT_RELEASED,
+	};
+
+	counters_add(finish->call.policy->counters,
+				 rec->state == RECORD_RETRYABLE ? COUNT_FAILED_RETRYABLE :
+				 by_name[finish->what], 1);
+}
+
 /*----
  * The two ways.
  *----
@@ -197,7 +219,7 @@ is_repetition(const Finish *finish, const Record *rec)
  * Finish a claim open in this transaction.  Raises ID002, ID004.
  */
 static void
-finish_permit(const Finish *finish, Permit *permit)
+finish_permit(Finish *finish, Permit *permit)
 {
 	const Identity *who = &finish->call.who;
 	Store		store;
@@ -227,6 +249,8 @@ finish_permit(const Finish *finish, Permit *permit)
 	if (!done)
 		refuse_not_yours(finish);
 	permit_settle(permit);
+	finish->attempt = rec.attempt;
+	observe(finish, &rec);
 }
 
 /*
@@ -280,9 +304,15 @@ finish_record(Finish *finish)
 		rec = found;
 		apply(finish, &rec);
 		if (store_update(&store, &found, &rec, true) == ROW_CHANGED)
+		{
+			observe(finish, &rec);
+			if (found.lease_until <= finish->now)
+				counters_add(finish->call.policy->counters, COUNT_LEASE_OVERRUN, 1);
 			break;
+		}
 	}
 	store_close(&store);
+	finish->attempt = rec.attempt;
 	return rec.lease_until;
 }
 
@@ -309,7 +339,7 @@ refuse_unless_writable(const Finish *finish)
  * Do what the owner says.  Returns the end of the lease, for renew.
  */
 static TimestampTz
-finish_run(Finish *finish)
+run(Finish *finish)
 {
 	Permit	   *permit;
 
@@ -322,6 +352,53 @@ finish_run(Finish *finish)
 		return finish_record(finish);
 	finish_permit(finish, permit);
 	return NEVER;
+}
+
+/*
+ * Log that it is done.
+ */
+static void
+log_done(const Finish *finish)
+{
+	static const State states[] = {
+		[FINISH_COMPLETE] = STATE_SUCCEEDED,
+		[FINISH_FAIL] = STATE_FAILED,
+		[FINISH_UNSURE] = STATE_UNKNOWN,
+		[FINISH_RENEW] = STATE_PROCESSING,
+		[FINISH_RELEASE] = STATE_ABSENT,
+	};
+	Answer		answer = {
+		.verdict = VERDICT_NONE,
+		.state = states[finish->what],
+		.attempt = finish->attempt,
+		.result = finish->what == FINISH_COMPLETE ? finish->outcome : (Datum) 0,
+	};
+
+	requests_log_answer(&finish->call, finishing_names[finish->what], &answer);
+}
+
+/*
+ * The same, logged if that is wanted, also if it raises.
+ */
+static TimestampTz
+finish_run(Finish *finish)
+{
+	volatile TimestampTz lease_until = NEVER;
+
+	if (!requests_wanted(&finish->call))
+		return run(finish);
+	PG_TRY();
+	{
+		lease_until = run(finish);
+		log_done(finish);
+	}
+	PG_CATCH();
+	{
+		requests_log_error(&finish->call, finishing_names[finish->what]);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return lease_until;
 }
 
 /*

@@ -69,11 +69,16 @@ static const struct
 	{TIER_WORKER, "idem_start"},
 	{TIER_WORKER, "idem_start_next"},
 	{TIER_MONITOR, "idem_list"},
+	{TIER_MONITOR, "idem_stat_claims"},
+	{TIER_MONITOR, "idem_stat_counters"},
+	{TIER_MONITOR, "idem_stat_request_lines"},
+	{TIER_MONITOR, "idem_stat_visits"},
 	{TIER_ADMIN, "idem_define"},
 	{TIER_ADMIN, "idem_grant"},
 	{TIER_ADMIN, "idem_purge"},
 	{TIER_ADMIN, "idem_redact"},
 	{TIER_ADMIN, "idem_revoke"},
+	{TIER_ADMIN, "idem_stat_reset"},
 };
 
 /*
@@ -104,8 +109,20 @@ tier_of(const char *name)
 	return TIER_APP;
 }
 
-/* What says that a role may see all principals; see list.c. */
-static const char *const monitor_views[] = {"idem_unresolved"};
+static const struct
+{
+	bool		for_workers;	/* also the worker tier reads it */
+	const char *view;
+}			monitor_views[] = {
+	{false, "idem_open"},
+	{false, "idem_record"},
+	{false, "idem_request_log"},
+	{false, "idem_stat"},
+	{false, "idem_stat_activity"},
+	{false, "idem_stat_worker"},
+	/* says that a role may see all principals; see list.c */
+	{true, "idem_unresolved"},
+};
 
 static void
 execute(const char *command)
@@ -172,9 +189,14 @@ change_grants(FunctionCallInfo fcinfo, const char *verb,
 							 signature_of(tier_functions[i].function, schema_oid),
 							 preposition, role));
 	}
-	for (int i = 0; tier != TIER_APP && i < lengthof(monitor_views); i++)
+	for (int i = 0; i < lengthof(monitor_views); i++)
+	{
+		if (tier == TIER_APP ||
+			(tier == TIER_WORKER && !monitor_views[i].for_workers))
+			continue;
 		execute(psprintf("%s SELECT ON %s.%s %s %s", verb, schema,
-						 monitor_views[i], preposition, role));
+						 monitor_views[i].view, preposition, role));
+	}
 	SPI_finish();
 	PG_RETURN_VOID();
 }

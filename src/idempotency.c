@@ -7,8 +7,8 @@
  */
 #include "postgres.h"
 
+#include "background.h"
 #include "compat.h"
-#include "idempotency.h"
 
 COMPAT_MODULE_MAGIC("idempotency", "1.0.0");
 
@@ -23,4 +23,6 @@ _PG_init(void)
 	guc_init();
 	catalog_init();
 	permit_init();
+	shared_init();
+	launcher_init();
 }

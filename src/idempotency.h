@@ -15,6 +15,7 @@
 #include "access/htup.h"
 #include "fmgr.h"
 #include "lib/ilist.h"
+#include "storage/lock.h"
 #include "utils/jsonb.h"
 #include "utils/relcache.h"
 #include "utils/timestamp.h"
@@ -122,6 +123,8 @@ typedef struct Handed
 extern void answer_init(Answer *answer, const Identity *who);
 extern Datum answer_datum(FunctionCallInfo fcinfo, const Answer *answer);
 extern void answer_put(FunctionCallInfo fcinfo, const Answer *answer);
+extern const char *answer_verdict_label(Verdict verdict);
+extern const char *answer_state_label(State state);
 extern void answer_read(FunctionCallInfo fcinfo, int argno, Handed *handed);
 
 /*----
@@ -171,6 +174,7 @@ typedef struct Policy
 	Jsonb	   *settings;		/* all of it, as idem_policy shows it */
 	int			n_horizons;		/* that were in force before */
 	Horizon    *horizons;
+	struct CounterSet *counters;	/* NULL = nothing is counted */
 } Policy;
 
 /* What every call about one key starts from. */
@@ -193,6 +197,9 @@ extern int64 interval_microseconds_of(const Interval *span, const char *what,
 
 extern Datum json_object_of_text(const char *name, const text *value);
 extern bool json_exceeds(Jsonb *value, int64 max_bytes);
+
+/* The operation whose settings are the defaults of all. */
+#define EVERY_OPERATION "*"
 
 /* policy.c */
 extern const Policy *policy_get(const char *operation);
@@ -326,7 +333,10 @@ extern RowChange store_update(Store *store, const Record *found,
 							  const Record *rec, bool wait);
 extern RowChange store_delete(Store *store, const Record *found, bool wait);
 extern bool store_needs_normalisation(Store *store, int64 version);
-extern int64 store_purge(Store *store, int64 max_records);
+
+typedef struct PurgeBatch PurgeBatch;	/* background.h */
+
+extern void store_purge(Store *store, PurgeBatch *batch);
 
 /* work.c */
 
@@ -409,6 +419,7 @@ typedef struct Permit
 
 extern void permit_init(void);
 extern bool permit_lock(const pg_uuid_t *id);
+extern bool permit_lock_is_ours(const LOCKTAG *tag, uint8 *half);
 extern void permit_unlock(const pg_uuid_t *id);
 extern bool permit_holder(const pg_uuid_t *id, int32 *holder);
 extern bool permit_holder_of_xid(TransactionId xid, int32 *holder);
@@ -430,6 +441,9 @@ extern void finish_claim(const Call *call, int64 fence, bool succeeded,
 /* status.c */
 extern void status_of_record(const Call *call, Record *rec,
 							 Answer *answer);
+
+/* pointer.c */
+extern char *pointer_text(const char *pointer, Jsonb *value);
 
 /* retry.c */
 extern int64 backoff_jitter(int32 attempt, int64 base, int64 cap);

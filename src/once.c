@@ -27,6 +27,7 @@
 
 #include "claim.h"
 #include "compat.h"
+#include "counters.h"
 
 PG_FUNCTION_INFO_V1(idem_once);
 PG_FUNCTION_INFO_V1(idem_once_many);
@@ -46,6 +47,7 @@ record_done(Claim *claim, PermitPrior prior)
 	life_set_retention(&rec, &claim->call, claim->now);
 	if (!claim_write(claim, prior, &rec, &step))
 		return step;
+	counters_add(claim->call.policy->counters, COUNT_COMPLETED, 1);
 	claim->answer.verdict = VERDICT_EXECUTE;
 	return STEP_ANSWERED;
 }

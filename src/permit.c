@@ -68,7 +68,7 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
-#include "idempotency.h"
+#include "counters.h"
 
 /* locktag_field4 of our locks; PostgreSQL's own functions use 1 and 2. */
 #define LOCK_CLASS 0x1DE0
@@ -147,6 +147,22 @@ set_locktag(LOCKTAG *tag, const pg_uuid_t *id)
 	memcpy(&high, &id->data[8], sizeof(high));
 	memcpy(&low, &id->data[12], sizeof(low));
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, high, low, LOCK_CLASS);
+}
+
+/*
+ * Is that the lock of an id of this database?  half is then bytes 8 to 15 of
+ * the id.
+ */
+bool
+permit_lock_is_ours(const LOCKTAG *tag, uint8 *half)
+{
+	if (tag->locktag_type != LOCKTAG_ADVISORY ||
+		tag->locktag_field4 != LOCK_CLASS ||
+		tag->locktag_field1 != MyDatabaseId)
+		return false;
+	memcpy(&half[0], &tag->locktag_field2, 4);
+	memcpy(&half[4], &tag->locktag_field3, 4);
+	return true;
 }
 
 /*
@@ -396,6 +412,19 @@ is_as_claimed(const Permit *permit, const Record *found)
 }
 
 /*
+ * May purge have removed the record the permit's claim stands on?  Not one
+ * that was processing: if that is gone, its owner has finished it.
+ */
+static bool
+may_be_purged(const Permit *permit)
+{
+	return !permit->written &&
+		(permit->prior == PRIOR_FORGOTTEN ||
+		 permit->prior_state == RECORD_RELEASED ||
+		 permit->prior_state == RECORD_RETRYABLE);
+}
+
+/*
  * Write what became of a permit's claim.  Waits for a transaction that is
  * changing the same record.  False if the record is no longer the one claimed:
  * its former owner, or somebody writing past the locks, was first.
@@ -412,8 +441,7 @@ permit_write(const Permit *permit, Store *store, const Identity *who,
 		ProbeResult result = store_probe(store, who, &found);
 
 		/* purge did what everybody saw already */
-		if (result == PROBE_NOTHING && permit->prior == PRIOR_FORGOTTEN &&
-			!permit->written)
+		if (result == PROBE_NOTHING && may_be_purged(permit))
 			return store_insert(store, rec);
 		if (result != PROBE_ROW || !is_as_claimed(permit, &found))
 			return false;
@@ -500,6 +528,8 @@ refuse_open_claims(const char *what)
 
 		if (permit->settled_level != 0)
 			continue;
+		counters_add(counters_of(text_to_cstring(permit->rec.operation)),
+					 COUNT_COMMIT_REFUSED, 1);
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_LEFT_OPEN),
 				 n_open == 1 ?
@@ -523,6 +553,7 @@ refuse_repeated_completion(const char *what)
 {
 	if (repeated.level == 0 || !TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		return;
+	counters_add(counters_of(repeated.operation), COUNT_COMMIT_REFUSED, 1);
 	ereport(ERROR,
 			(errcode(ERRCODE_IDEM_NOT_YOURS),
 			 errmsg("%s refused: operation \"%s\" (id %s) was already completed by an earlier transaction",

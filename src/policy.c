@@ -32,9 +32,7 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
-#include "idempotency.h"
-
-#define EVERY_OPERATION "*"
+#include "counters.h"
 
 /* Operations remembered; a caller that makes names up must not eat memory. */
 #define MAX_CACHED 256
@@ -218,6 +216,7 @@ policy_load(const char *operation, MemoryContext context)
 	policy = settings_parse(effective, operation);
 	parse_horizons(policy, own_horizons);
 	MemoryContextSwitchTo(old);
+	policy->counters = counters_of(operation);
 	return policy;
 }
 

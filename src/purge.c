@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * purge.c
- *	  idem_purge: one bounded batch of forgotten records.
+ *	  One bounded batch of forgotten records, for idem_purge() and for the
+ *	  worker.
  *
  * Purge removes only what every reader treats as absent already, so it needs
  * no agreement with claims (see store.c); but it decides by the policies as
@@ -18,8 +19,8 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 
+#include "background.h"
 #include "compat.h"
-#include "idempotency.h"
 
 PG_FUNCTION_INFO_V1(idem_purge);
 
@@ -61,17 +62,38 @@ purge_normalisations(Store *store)
 }
 
 /*
+ * Remove one batch of forgotten records, in the current transaction, without
+ * waiting for anybody.  Once none is left, looks for old normalisation
+ * settings.  False if nothing was done because another transaction is changing
+ * settings.  Raises what a record that cannot be understood raises, unless the
+ * batch is careful.
+ */
+bool
+purge_batch(PurgeBatch *batch)
+{
+	Store		store;
+
+	if (!ConditionalLockRelationOid(catalog_relid(TABLE_POLICY), ShareLock))
+		return false;
+	store_open(&store, true);
+	store_purge(&store, batch);
+	if (batch->removed == 0 && batch->at_end)
+		purge_normalisations(&store);
+	store_close(&store);
+	return true;
+}
+
+/*
  * idem_purge(max_records).  A transaction of its own, so that what it locks
  * and holds back is bounded by the batch.
  */
 Datum
 idem_purge(PG_FUNCTION_ARGS)
 {
-	int64		max_records = PG_ARGISNULL(0) ? guc_purge_batch : PG_GETARG_INT64(0);
-	Store		store;
-	int64		removed;
+	PurgeBatch	batch = {.from = DT_NOBEGIN};
 
-	if (max_records <= 0)
+	batch.max_records = PG_ARGISNULL(0) ? guc_purge_batch : PG_GETARG_INT64(0);
+	if (batch.max_records <= 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max_records of idem_purge must be greater than zero"),
@@ -81,16 +103,8 @@ idem_purge(PG_FUNCTION_ARGS)
 	PreventCommandIfParallelMode("idem_purge()");
 	PreventInTransactionBlock(true, "idem_purge()");
 
-	if (!ConditionalLockRelationOid(catalog_relid(TABLE_POLICY), ShareLock))
-	{
+	if (!purge_batch(&batch))
 		ereport(NOTICE,
 				(errmsg("nothing was purged: settings are being changed by another transaction")));
-		PG_RETURN_INT64(0);
-	}
-	store_open(&store, true);
-	removed = store_purge(&store, max_records);
-	if (removed == 0)
-		purge_normalisations(&store);
-	store_close(&store);
-	PG_RETURN_INT64(removed);
+	PG_RETURN_INT64(batch.removed);
 }

@@ -29,6 +29,7 @@
 
 #include "claim.h"
 #include "compat.h"
+#include "counters.h"
 
 PG_FUNCTION_INFO_V1(idem_cancel);
 PG_FUNCTION_INFO_V1(idem_reconcile);
@@ -65,6 +66,7 @@ record_cancelled(Claim *claim, PermitPrior prior)
 	life_set_retention(&rec, &claim->call, claim->now);
 	if (!claim_write(claim, prior, &rec, &step))
 		return step;
+	counters_add(claim->call.policy->counters, COUNT_CANCELLED, 1);
 	status_of_record(&claim->call, &rec, answer);
 	answer->verdict = VERDICT_REPLAY;
 	answer->state = STATE_FAILED;
@@ -78,6 +80,7 @@ static const ClaimKind kind_cancel = {
 	.verb = "cancel",
 	.attempts = 0,
 	.takes_accepted = true,
+	.withdraws = true,
 	.execute = record_cancelled,
 };
 
@@ -410,6 +413,7 @@ idem_resolve(PG_FUNCTION_ARGS)
 		apply_outcome(&call, outcome, detail, &rec);
 	} while (store_update(&store, &found, &rec, true) != ROW_CHANGED);
 	store_close(&store);
+	counters_add(call.policy->counters, COUNT_RESOLVED, 1);
 
 	status_of_record(&call, &rec, &answer);
 	return answer_datum(fcinfo, &answer);

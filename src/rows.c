@@ -12,14 +12,24 @@
  *
  * The price is that the look-up is not one instant.  A row that is moved to
  * another index entry and committed while the scan stands between the two may
- * show none of its versions, or both.  Both are told apart from the truth:
+ * show none of its versions, or both, or only the new one as uncommitted.  They
+ * are told apart from the truth:
  *
  * - two settled versions of one key cannot exist at an instant, so the scan is
  *	 repeated;
+ * - so it is if there is nothing but a version of a transaction that has ended
+ *	 since;
  * - no version at all although the index had entries for the key may be such a
- *	 move, so the scan is repeated once.  It would take a second move within
- *	 the few microseconds of the second scan to be wrong again, and then the
- *	 unique index still refuses the insert that would follow.
+ *	 move, so the scan is repeated until it meets the very entries of the scan
+ *	 before.  A move puts a new entry into the index: if none came in between,
+ *	 nothing moved, and the entries are of rows that are gone.
+ *
+ * Writing is what the executor does for SQL, by hand: all indexes are
+ * maintained through ExecInsertIndexTuples, and a command ends with
+ * CommandCounterIncrement, so that the next look-up sees it.  catalog.c has
+ * refused tables with triggers, partitions or another access method.
+ * Privileges are those of our SQL functions; read-only transactions, recovery
+ * and parallel mode are refused by the callers.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,6 +43,7 @@
 #include "access/xact.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "storage/procarray.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -41,7 +52,8 @@
 
 typedef struct Sighting
 {
-	bool		entries;		/* the index had entries for the key */
+	uint64		entries;		/* digest of the index entries for the key; 0
+								 * = there were none */
 	int			settled;		/* versions committed or our own */
 	HeapTuple	tuple;			/* the last of those */
 	TransactionId other;		/* an open transaction of others on the key */
@@ -60,9 +72,13 @@ probe_pass(IndexScanDesc scan, SnapshotData *dirty, TupleTableSlot *slot,
 	{
 		if (!scan->xs_heap_continue)
 		{
-			if (index_getnext_tid(scan, ForwardScanDirection) == NULL)
+			ItemPointer tid = index_getnext_tid(scan, ForwardScanDirection);
+
+			if (tid == NULL)
 				break;
-			seen->entries = true;
+			seen->entries = seen->entries * UINT64CONST(0x9E3779B97F4A7C15) +
+				((uint64) ItemPointerGetBlockNumber(tid) << 16) +
+				ItemPointerGetOffsetNumber(tid);
 		}
 		if (!index_fetch_heap(scan, slot))
 			continue;
@@ -124,7 +140,7 @@ ProbeResult
 rows_look(RowLook *look, Datum key, HeapTuple *tuple, TransactionId *other)
 {
 	MemoryContext caller = MemoryContextSwitchTo(look->context);
-	bool		repeated = false;
+	uint64		entries = 0;
 	ScanKeyData skey;
 	Sighting	seen;
 
@@ -134,15 +150,14 @@ rows_look(RowLook *look, Datum key, HeapTuple *tuple, TransactionId *other)
 		CHECK_FOR_INTERRUPTS();
 		index_rescan(look->scan, &skey, 1, NULL, 0);
 		probe_pass(look->scan, &look->dirty, look->slot, caller, &seen);
-		if (seen.settled > 1)
+		if (seen.settled > 1 || (seen.settled == 0 &&
+								 TransactionIdIsValid(seen.other) &&
+								 !TransactionIdIsInProgress(seen.other)))
 			continue;
-		if (seen.settled == 0 && seen.entries && !repeated &&
-			!TransactionIdIsValid(seen.other))
-		{
-			repeated = true;
-			continue;
-		}
-		break;
+		if (seen.settled == 1 || TransactionIdIsValid(seen.other) ||
+			seen.entries == entries)
+			break;
+		entries = seen.entries;
 	}
 	ExecClearTuple(look->slot);
 	table_index_fetch_reset(look->scan->xs_heapfetch);

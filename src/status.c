@@ -22,7 +22,8 @@
 #include "utils/builtins.h"
 
 #include "compat.h"
-#include "idempotency.h"
+#include "counters.h"
+#include "requests.h"
 
 PG_FUNCTION_INFO_V1(idem_http_status);
 PG_FUNCTION_INFO_V1(idem_status);
@@ -174,6 +175,18 @@ status_of_record(const Call *call, Record *rec, Answer *answer)
 }
 
 /*
+ * Answer, and count and log it.
+ */
+static Datum
+answered(FunctionCallInfo fcinfo, const Call *call, const Answer *answer)
+{
+	counters_add(call->policy->counters, COUNT_STATUS, 1);
+	if (requests_wanted(call))
+		requests_log_answer(call, "ask", answer);
+	return answer_datum(fcinfo, answer);
+}
+
+/*
  * idem_status(operation, key, principal)
  */
 Datum
@@ -184,7 +197,7 @@ idem_status(PG_FUNCTION_ARGS)
 	Store		store;
 	const Permit *permit;
 
-	call_begin(&status.call, fcinfo, BIND_UNLESS_WORKER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
+	call_begin(&status.call, fcinfo, BIND_CALLER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
 	answer_init(&answer, &status.call.who);
 	permit = permit_find(&status.call.who.id);
 	if (permit && permit->settled_level == 0)
@@ -194,7 +207,7 @@ idem_status(PG_FUNCTION_ARGS)
 		tell_held(&status, &answer);
 		answer.attempt = permit->rec.attempt;
 		answer.claimed_at = permit->rec.claimed_at;
-		return answer_datum(fcinfo, &answer);
+		return answered(fcinfo, &status.call, &answer);
 	}
 
 	store_open(&store, false);
@@ -203,7 +216,7 @@ idem_status(PG_FUNCTION_ARGS)
 	store_close(&store);
 
 	tell(&status, &answer);
-	return answer_datum(fcinfo, &answer);
+	return answered(fcinfo, &status.call, &answer);
 }
 
 /*----

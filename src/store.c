@@ -53,15 +53,18 @@
 #include "access/relscan.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
+#include "background.h"
 #include "compat.h"
-#include "idempotency.h"
+#include "counters.h"
 
 /* Columns, in the order of the table. */
 enum
@@ -339,19 +342,6 @@ store_delete(Store *store, const Record *found, bool wait)
 }
 
 /*
- * May a record be removed: does every reader treat it as absent already?
- */
-static bool
-is_purgeable(Record *rec, TimestampTz now)
-{
-	Call		call;
-
-	identity_of_record(&call.who, rec);
-	call.policy = policy_get(call.who.operation);
-	return life_of(rec, &call, now) == LIFE_FORGOTTEN;
-}
-
-/*
  * The index purge walks: on forget_at alone.
  */
 static Relation
@@ -378,11 +368,93 @@ open_forget_index(Relation rel, LOCKMODE lockmode)
 }
 
 /*
- * Remove up to max_records forgotten records, oldest first; those another
- * transaction is working on are left alone.  Returns how many.
+ * Remove the record in the slot if every reader treats it as absent already,
+ * and nobody changes it.
  */
-int64
-store_purge(Store *store, int64 max_records)
+static bool
+purge_tuple(Store *store, TupleTableSlot *slot, TimestampTz now)
+{
+	Record		rec;
+	Call		call;
+
+	record_from_tuple(store->rel, ExecCopySlotHeapTuple(slot), &rec);
+	identity_of_record(&call.who, &rec);
+	call.policy = policy_get(call.who.operation);
+	if (life_of(&rec, &call, now) != LIFE_FORGOTTEN ||
+		store_delete(store, &rec, false) != ROW_CHANGED)
+		return false;
+	counters_add(call.policy->counters, COUNT_PURGED, 1);
+	return true;
+}
+
+/*
+ * The same in a subtransaction: if it raises, the record stays and the batch
+ * takes note.  What an operator does (cancel, terminate) is raised again.
+ */
+static bool
+purge_tuple_carefully(Store *store, TupleTableSlot *slot, TimestampTz now,
+					  PurgeBatch *batch)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile bool removed = false;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		removed = purge_tuple(store, slot, now);
+		ReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
+			ReThrowError(error);
+		removed = false;
+		if (batch->failed++ == 0)
+			strlcpy(batch->fault, error->message, sizeof(batch->fault));
+	}
+	PG_END_TRY();
+	return removed;
+}
+
+/*
+ * Begin to walk records by forget_at, from a time on up to now.
+ */
+static IndexScanDesc
+begin_purge_scan(Relation rel, Relation index, SnapshotData *dirty,
+				 TimestampTz from, TimestampTz now)
+{
+	ScanKeyData keys[2];
+	IndexScanDesc scan;
+
+	ScanKeyInit(&keys[0], 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
+				TimestampTzGetDatum(now));
+	ScanKeyInit(&keys[1], 1, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
+				TimestampTzGetDatum(from));
+	InitDirtySnapshot(*dirty);
+	scan = compat_index_beginscan(rel, index, dirty, lengthof(keys), 0);
+	index_rescan(scan, keys, lengthof(keys), NULL, 0);
+	return scan;
+}
+
+/*
+ * Remove a batch of forgotten records, oldest first; those another transaction
+ * is working on are left alone.  Going on from where the batch before came to
+ * spares walking again over what that one has left behind, dead or alive.
+ */
+void
+store_purge(Store *store, PurgeBatch *batch)
 {
 	Relation	rel = store->rel;
 	Relation	index = open_forget_index(rel, AccessShareLock);
@@ -391,29 +463,32 @@ store_purge(Store *store, int64 max_records)
 												  "idempotency purge",
 												  ALLOCSET_DEFAULT_SIZES);
 	TimestampTz now = GetCurrentTimestamp();
-	int64		removed = 0;
+	int64		looks = 0;
 	SnapshotData dirty;
-	ScanKeyData skey;
-	IndexScanDesc scan;
+	IndexScanDesc scan = begin_purge_scan(rel, index, &dirty, batch->from, now);
 
-	ScanKeyInit(&skey, 1, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
-				TimestampTzGetDatum(now));
-	InitDirtySnapshot(dirty);
-	scan = compat_index_beginscan(rel, index, &dirty, 1, 0);
-	index_rescan(scan, &skey, 1, NULL, 0);
-	while (removed < max_records &&
-		   index_getnext_slot(scan, ForwardScanDirection, slot))
+	batch->at_end = false;
+	while (batch->removed < batch->max_records &&
+		   (batch->max_looks == 0 || looks < batch->max_looks))
 	{
-		MemoryContext old = MemoryContextSwitchTo(context);
-		Record		rec;
+		MemoryContext old;
+		bool		isnull;
 
+		if (!index_getnext_slot(scan, ForwardScanDirection, slot))
+		{
+			batch->at_end = true;
+			break;
+		}
 		CHECK_FOR_INTERRUPTS();
-		record_from_tuple(rel, ExecCopySlotHeapTuple(slot), &rec);
-		if (!TransactionIdIsValid(dirty.xmin) &&
-			!TransactionIdIsValid(dirty.xmax) &&
-			is_purgeable(&rec, now) &&
-			store_delete(store, &rec, false) == ROW_CHANGED)
-			removed++;
+		looks++;
+		batch->from = DatumGetTimestampTz(slot_getattr(slot, COL_FORGET_AT + 1, &isnull));
+		if (TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax))
+			continue;
+		old = MemoryContextSwitchTo(context);
+		if (batch->careful ?
+			purge_tuple_carefully(store, slot, now, batch) :
+			purge_tuple(store, slot, now))
+			batch->removed++;
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
 	}
@@ -421,7 +496,6 @@ store_purge(Store *store, int64 max_records)
 	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, AccessShareLock);
 	MemoryContextDelete(context);
-	return removed;
 }
 
 /*

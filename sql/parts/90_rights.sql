@@ -27,6 +27,11 @@ REVOKE ALL ON FUNCTION
 	idem_renew(idem_answer, interval),
 	idem_renew_key(text, text, bigint, interval, text),
 	idem_revoke(name, text),
+	idem_stat_claims(),
+	idem_stat_counters(),
+	idem_stat_request_lines(),
+	idem_stat_reset(),
+	idem_stat_visits(),
 	idem_status(text, text, text),
 	idem_unsure(idem_answer, jsonb),
 	idem_unsure_key(text, text, bigint, jsonb, text)

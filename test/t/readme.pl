@@ -64,7 +64,7 @@ for my $block (@blocks)
 $node->safe_psql('postgres', 'CREATE DATABASE plain');
 $node->safe_psql('plain', 'CREATE EXTENSION idempotency');
 
-my ($of_operation, $of_server) = split /^Two settings of the server/m,
+my ($of_operation, $of_server) = split /^Settings of the server\. /m,
 	section('Settings of an operation');
 is_deeply([ sort map { s/^`|`$//gr } $of_operation =~ /^\| (`[^|]+` \| `[^|]+`) \|/mg ],
 	lines(q{SELECT key || '` | `' || value FROM jsonb_each(idem_policy('any'))}),
