@@ -255,7 +255,9 @@ check_snapshot(const Claim *claim)
 
 /*
  * A number larger than any handed out before: for the record, by the previous
- * one; for a record that was forgotten, by the clock.
+ * one; for a record that was forgotten, by the clock.  A previous one from the
+ * future concerns its own record only, or other keys' fences would run ahead
+ * in this session, and fall back in the next.
  */
 int64
 claim_next_fence(int64 previous)
@@ -264,8 +266,9 @@ claim_next_fence(int64 previous)
 	int64		now = GetCurrentTimestamp() +
 	(int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
 
-	last = Max(Max(previous, last) + 1, now);
-	return last;
+	/* two claims may be made within one microsecond */
+	last = Max(last + 1, now);
+	return Max(previous + 1, last);
 }
 
 /*
@@ -756,27 +759,6 @@ answer_own_claim(Claim *claim)
 }
 
 /*
- * Raise 25006 where nothing can be decided.
- */
-void
-claim_refuse_unless_writable(const ClaimKind *kind, const Identity *who)
-{
-	const char *where = NULL;
-
-	if (RecoveryInProgress())
-		where = "on a standby";
-	else if (XactReadOnly)
-		where = "in a read-only transaction";
-	if (where)
-		ereport(ERROR,
-				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
-				 errmsg("cannot %s operation \"%s\" (id %s) %s", kind->verb,
-						who->operation, id_text(&who->id), where),
-				 errhint("Do it on the primary, in a transaction that may write. idem_status() can be asked here.")));
-	PreventCommandIfParallelMode("deciding about a key");
-}
-
-/*
  * Start a call that decides about a key.  Raises 22023, 42501, 25006.
  */
 void
@@ -787,7 +769,7 @@ claim_begin(Claim *claim, FunctionCallInfo fcinfo, const ClaimKind *kind,
 	claim->kind = kind;
 	call_begin(&claim->call, fcinfo, kind->binding, operation, key, principal);
 	call_check_key(&claim->call);
-	claim_refuse_unless_writable(kind, &claim->call.who);
+	call_refuse_unless_writable(kind->verb, &claim->call.who);
 	claim->wait = claim->call.policy->wait;
 }
 

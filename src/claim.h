@@ -63,8 +63,6 @@ struct Claim
 extern void claim_begin(Claim *claim, FunctionCallInfo fcinfo,
 						const ClaimKind *kind, text *operation, text *key,
 						text *principal);
-extern void claim_refuse_unless_writable(const ClaimKind *kind,
-										 const Identity *who);
 extern void claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given);
 extern void claim_run(Claim *claim);
 extern void claim_decide(Claim *claim);

@@ -25,7 +25,6 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
-#include "utils/numeric.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -109,13 +108,6 @@ effective_settings(List *list, const Defined *defined)
 							  defined->settings);
 }
 
-static Jsonb *
-concatenate(Jsonb *a, Jsonb *b)
-{
-	return DatumGetJsonbP(DirectFunctionCall2(jsonb_concat, JsonbPGetDatum(a),
-											  JsonbPGetDatum(b)));
-}
-
 /*
  * Add a row for an operation that has none.  The horizons of the settings that
  * were in force for it so far are its past too.
@@ -134,21 +126,6 @@ add_defined(List **list, char *operation)
 	return defined;
 }
 
-static void
-push_integer(JsonbParseState **state, const char *name, int64 value, bool is_null)
-{
-	JsonbValue	item;
-
-	item.type = jbvString;
-	item.val.string.val = unconstify(char *, name);
-	item.val.string.len = strlen(name);
-	pushJsonbValue(state, WJB_KEY, &item);
-	item.type = is_null ? jbvNull : jbvNumeric;
-	if (!is_null)
-		item.val.numeric = int64_to_numeric(value);
-	pushJsonbValue(state, WJB_VALUE, &item);
-}
-
 /*
  * Add the horizon a row had until now to its past; see policy.c, which reads
  * it.
@@ -160,11 +137,11 @@ end_horizon(Defined *defined)
 
 	pushJsonbValue(&state, WJB_BEGIN_ARRAY, NULL);
 	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
-	push_integer(&state, "until", GetCurrentTimestamp(), false);
-	push_integer(&state, "length", defined->horizon, defined->horizon == NO_LIMIT);
+	json_push_integer(&state, "until", GetCurrentTimestamp(), false);
+	json_push_integer(&state, "length", defined->horizon, defined->horizon == NO_LIMIT);
 	pushJsonbValue(&state, WJB_END_OBJECT, NULL);
-	defined->horizons = concatenate(defined->horizons,
-									JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_ARRAY, NULL)));
+	defined->horizons = json_concatenate(defined->horizons,
+										 JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_ARRAY, NULL)));
 }
 
 /*
@@ -305,7 +282,7 @@ define(Relation rel, char *operation, Jsonb *given)
 		each->horizon = life_horizon(settings_parse(lfirst(is), each->operation));
 	}
 
-	defined->settings = concatenate(defined->settings, given);
+	defined->settings = json_concatenate(defined->settings, given);
 	after = all_effective(list);
 	forboth(lc, list, is, after)
 	{

@@ -317,25 +317,6 @@ finish_record(Finish *finish)
 }
 
 /*
- * Raise 25006 where nothing can be finished.
- */
-static void
-refuse_unless_writable(const Finish *finish)
-{
-	if (RecoveryInProgress() || XactReadOnly)
-		ereport(ERROR,
-				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
-				 errmsg("cannot %s operation \"%s\" (id %s) %s",
-						finishing_names[finish->what],
-						finish->call.who.operation,
-						id_text(&finish->call.who.id),
-						RecoveryInProgress() ? "on a standby" :
-						"in a read-only transaction"),
-				 errhint("Connect to the primary, in a transaction that may write.")));
-	PreventCommandIfParallelMode("finishing a claim");
-}
-
-/*
  * Do what the owner says.  Returns the end of the lease, for renew.
  */
 static TimestampTz
@@ -343,7 +324,8 @@ run(Finish *finish)
 {
 	Permit	   *permit;
 
-	refuse_unless_writable(finish);
+	call_refuse_unless_writable(finishing_names[finish->what],
+								&finish->call.who);
 	call_check_size(&finish->call, finish->outcome,
 					finish->what == FINISH_COMPLETE ? "result" : "error");
 	finish->now = GetCurrentTimestamp();

@@ -195,7 +195,15 @@ extern int64 interval_microseconds(const Interval *span, const char *what,
 extern int64 interval_microseconds_of(const Interval *span, const char *what,
 									  const char *operation);
 
-extern Datum json_object_of_text(const char *name, const text *value);
+
+/* json.c */
+extern void json_push(JsonbParseState **state, const char *name,
+					  JsonbValue *value);
+extern void json_push_string(JsonbParseState **state, const char *name,
+							 const char *value);
+extern void json_push_integer(JsonbParseState **state, const char *name,
+							  int64 value, bool is_null);
+extern Jsonb *json_concatenate(Jsonb *below, Jsonb *above);
 extern bool json_exceeds(Jsonb *value, int64 max_bytes);
 
 /* The operation whose settings are the defaults of all. */
@@ -225,6 +233,7 @@ extern void call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
 					   text *operation, text *key, text *principal);
 extern void call_begin_operation(Call *call, text *operation);
 extern void call_check_key(const Call *call);
+extern void call_refuse_unless_writable(const char *verb, const Identity *who);
 extern void call_check_size(const Call *call, Datum outcome, const char *what);
 extern bool policy_permits(const Policy *policy, const Identity *who,
 						   Binding binding);

@@ -17,6 +17,8 @@
 
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_proc.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
@@ -540,6 +542,27 @@ call_begin_operation(Call *call, text *operation)
 	identity_check_text(call->who.operation, "operation");
 	call->policy = policy_get(call->who.operation);
 	check_role(call->policy, call->who.operation);
+}
+
+/*
+ * Raise 25006 where no record can be changed; verb is what was to be done.
+ */
+void
+call_refuse_unless_writable(const char *verb, const Identity *who)
+{
+	const char *where = NULL;
+
+	if (RecoveryInProgress())
+		where = "on a standby";
+	else if (XactReadOnly)
+		where = "in a read-only transaction";
+	if (where)
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("cannot %s operation \"%s\" (id %s) %s", verb,
+						who->operation, id_text(&who->id), where),
+				 errhint("Do it on the primary, in a transaction that may write. idem_status() can be asked here.")));
+	PreventCommandIfParallelMode("changing a record");
 }
 
 /*

@@ -49,6 +49,19 @@ PG_FUNCTION_INFO_V1(idem_resolve);
  */
 
 /*
+ * What a cancelled key answers.
+ */
+static Datum
+cancelled_json(const text *reason)
+{
+	JsonbParseState *state = NULL;
+
+	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	json_push_string(&state, "cancelled", reason ? text_to_cstring(reason) : NULL);
+	return JsonbPGetDatum(JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL)));
+}
+
+/*
  * Record the cancellation: the meaning of "execute" for cancel.  It answers
  * like a recorded failure, also the first time.
  */
@@ -61,7 +74,7 @@ record_cancelled(Claim *claim, PermitPrior prior)
 
 	claim_make_record(claim, prior, &rec);
 	rec.state = RECORD_CANCELLED;
-	rec.error = json_object_of_text("cancelled", claim->reason);
+	rec.error = cancelled_json(claim->reason);
 	rec.finished_at = claim->now;
 	life_set_retention(&rec, &claim->call, claim->now);
 	if (!claim_write(claim, prior, &rec, &step))
@@ -369,18 +382,6 @@ apply_outcome(const Call *call, Outcome outcome, Datum detail, Record *rec)
 }
 
 /*
- * Raise 25006 where no record can be changed.
- */
-static void
-refuse_unless_writable(const char *verb, const Identity *who)
-{
-	static ClaimKind kind;
-
-	kind.verb = verb;
-	claim_refuse_unless_writable(&kind, who);
-}
-
-/*
  * idem_resolve(operation, key, outcome, detail, principal, fence)
  */
 Datum
@@ -398,7 +399,7 @@ idem_resolve(PG_FUNCTION_ARGS)
 
 	call_begin(&call, fcinfo, BIND_WORKER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(4));
 	outcome = outcome_of(fcinfo, 2, &call.who);
-	refuse_unless_writable("resolve", &call.who);
+	call_refuse_unless_writable("resolve", &call.who);
 	call_check_size(&call, detail, outcome == OUTCOME_SUCCEEDED ? "result" : "error");
 	if (!PG_ARGISNULL(5) && fence == 0)
 		refuse_resolve(&call.who, "another reconciler has it");
@@ -436,7 +437,7 @@ idem_redact(PG_FUNCTION_ARGS)
 	Record		rec;
 
 	call_begin(&call, fcinfo, BIND_WORKER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
-	refuse_unless_writable("redact", &call.who);
+	call_refuse_unless_writable("redact", &call.who);
 	store_open(&store, true);
 	do
 	{

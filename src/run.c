@@ -60,25 +60,6 @@ is_outcome(int sqlstate)
 	return true;
 }
 
-static void
-push_member(JsonbParseState **state, const char *name, const char *value)
-{
-	JsonbValue	item;
-
-	item.type = jbvString;
-	item.val.string.val = unconstify(char *, name);
-	item.val.string.len = strlen(name);
-	pushJsonbValue(state, WJB_KEY, &item);
-	item.type = jbvNull;
-	if (value)
-	{
-		item.type = jbvString;
-		item.val.string.val = unconstify(char *, value);
-		item.val.string.len = strlen(value);
-	}
-	pushJsonbValue(state, WJB_VALUE, &item);
-}
-
 /*
  * An error as the object that is recorded.
  */
@@ -88,10 +69,10 @@ error_json(const ErrorData *edata)
 	JsonbParseState *state = NULL;
 
 	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
-	push_member(&state, "sqlstate", unpack_sql_state(edata->sqlerrcode));
-	push_member(&state, "message", edata->message);
-	push_member(&state, "detail", edata->detail);
-	push_member(&state, "hint", edata->hint);
+	json_push_string(&state, "sqlstate", unpack_sql_state(edata->sqlerrcode));
+	json_push_string(&state, "message", edata->message);
+	json_push_string(&state, "detail", edata->detail);
+	json_push_string(&state, "hint", edata->hint);
 	return JsonbPGetDatum(JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL)));
 }
 

@@ -161,43 +161,6 @@ interval_microseconds_of(const Interval *span, const char *what,
 }
 
 /*
- * An object with one member, a string or null.
- */
-Datum
-json_object_of_text(const char *name, const text *value)
-{
-	JsonbParseState *state = NULL;
-	JsonbValue	item;
-
-	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
-	item.type = jbvString;
-	item.val.string.val = unconstify(char *, name);
-	item.val.string.len = strlen(name);
-	pushJsonbValue(&state, WJB_KEY, &item);
-	item.type = jbvNull;
-	if (value)
-	{
-		item.type = jbvString;
-		item.val.string.val = (char *) VARDATA_ANY(value);
-		item.val.string.len = VARSIZE_ANY_EXHDR(value);
-	}
-	pushJsonbValue(&state, WJB_VALUE, &item);
-	return JsonbPGetDatum(JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL)));
-}
-
-/*
- * Is a value longer than that many bytes of (canonical) text?
- */
-bool
-json_exceeds(Jsonb *value, int64 max_bytes)
-{
-	/* at worst each byte is written as \\u00xx */
-	if ((int64) VARSIZE(value) * 6 <= max_bytes)
-		return false;
-	return canonical_length(value, max_bytes) > max_bytes;
-}
-
-/*
  * Read an interval in its input syntax.  Raises 22023 instead of what
  * interval_in raises.
  */
@@ -400,14 +363,6 @@ static const Setting settings[] = {
 	{"wait", read_interval, AT(wait), REFUSE_NULL, 0},
 };
 
-static Jsonb *
-concatenate(Jsonb *below, Jsonb *above)
-{
-	return DatumGetJsonbP(DirectFunctionCall2(jsonb_concat,
-											  JsonbPGetDatum(below),
-											  JsonbPGetDatum(above)));
-}
-
 /*
  * Built-in defaults, overlaid with those given for every operation and with
  * the operation's own.  Either may be NULL.
@@ -420,9 +375,9 @@ settings_effective(Jsonb *everyone, Jsonb *own)
 	effective = DatumGetJsonbP(DirectFunctionCall1(jsonb_in,
 												   CStringGetDatum(built_in_settings)));
 	if (everyone)
-		effective = concatenate(effective, everyone);
+		effective = json_concatenate(effective, everyone);
 	if (own)
-		effective = concatenate(effective, own);
+		effective = json_concatenate(effective, own);
 	return effective;
 }
 
@@ -465,12 +420,8 @@ settings_normalisation(Jsonb *effective)
 		if (compareJsonbContainers(&value->root,
 								   &member_value(built_in, name)->root) == 0)
 			continue;
-		item.type = jbvString;
-		item.val.string.val = unconstify(char *, name);
-		item.val.string.len = strlen(name);
-		pushJsonbValue(&state, WJB_KEY, &item);
 		getKeyJsonValueFromContainer(&effective->root, name, strlen(name), &item);
-		pushJsonbValue(&state, WJB_VALUE, &item);
+		json_push(&state, name, &item);
 		any = true;
 	}
 	object = pushJsonbValue(&state, WJB_END_OBJECT, NULL);

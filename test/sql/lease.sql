@@ -100,4 +100,15 @@ SELECT idem_define('lease_ever', '{"retention": null, "guard": "1 h"}');
 SELECT idem_complete(c) FROM idem_claim('lease_ever', 'k') c;
 SELECT is(pg_temp.shape(idem_claim('lease_ever', 'k')), 'replay succeeded use_result: who attempt claimed_at finished_at', 'C54: retention for ever has no end');
 
+-- C95: the server's clock was set back by an hour: what is stored is from the future
+SELECT idem_fail(c, '"later"', true) FROM idem_claim('lease', 'c95 fence', lease => '1 h') c \gset f_
+UPDATE idempotency_internal.record SET fence = fence + 3600000000 WHERE id = idem_id('lease', 'c95 fence') RETURNING fence \gset old_
+SELECT is((idem_claim('lease', 'c95 fence', lease => '1 h')).fence, :old_fence + 1, 'C95: the next fence is larger all the same');
+SELECT ok(fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 1000000, 'C95: but those of other keys go by the clock')
+FROM idem_claim('lease', 'c95 other', lease => '1 h');
+SELECT fence FROM idem_claim('lease', 'c95 lease', lease => '2 h') \gset c_
+SELECT lease_until FROM idem_status('lease', 'c95 lease') \gset was_
+SELECT is(idem_renew_key('lease', 'c95 lease', :c_fence, '1 h'), :'was_lease_until', 'C95: a running lease is not shortened'),
+	is((idem_status('lease', 'c95 lease')).lease_until, :'was_lease_until', 'nor in the record');
+
 SELECT * FROM finish();
