@@ -10,7 +10,7 @@ EXTENSION = idempotency
 EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" idempotency.control)
 
 # The rooms of src/, in reading order; src/README.md is the map.
-ROOMS = idempotency guc catalog answer json settings policy define grant \
+ROOMS = idempotency guc catalog answer json kinds settings stored policy define destination grant \
 	identity fingerprint canonical reshape normalise paths members sort number \
 	image json_text writer utf8 digest \
 	claim finish status accept once run resolve list retry \

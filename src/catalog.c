@@ -39,6 +39,7 @@ typedef struct KnownTable
 	const Oid  *types;			/* of its columns */
 	Oid			relid;			/* InvalidOid = look up again */
 	bool		checked;		/* shape found good since the last change */
+	bool		same;			/* no change since catalog_changed() */
 } KnownTable;
 
 static const Oid record_types[] = {
@@ -48,6 +49,7 @@ static const Oid record_types[] = {
 };
 static const Oid policy_types[] = {TEXTOID, JSONBOID, JSONBOID};
 static const Oid normalisation_types[] = {INT8OID, JSONBOID, TIMESTAMPTZOID};
+static const Oid destination_types[] = {TEXTOID, JSONBOID};
 static const Oid open_work_types[] = {
 	UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT4OID, CHAROID, TEXTOID
 };
@@ -58,9 +60,8 @@ static KnownTable tables[] = {
 	[TABLE_NORMALISATION] = {"normalisation", lengthof(normalisation_types),
 	normalisation_types},
 	[TABLE_OPEN_WORK] = {"open_work", lengthof(open_work_types), open_work_types},
+	[TABLE_DESTINATION] = {"destination", lengthof(destination_types), destination_types},
 };
-
-static bool policies_changed = true;
 
 /*
  * Relcache invalidation: forget what may have changed.  relid InvalidOid
@@ -78,8 +79,7 @@ catalog_relcache_callback(Datum arg, Oid relid)
 			continue;
 		table->relid = InvalidOid;
 		table->checked = false;
-		if (i == TABLE_POLICY)
-			policies_changed = true;
+		table->same = false;
 	}
 }
 
@@ -200,16 +200,17 @@ catalog_open(Table which, LOCKMODE lockmode)
 }
 
 /*
- * Has any policy changed since this was last asked?  Takes in what other
- * sessions have committed first, so that a change acts on the next call.
+ * May a table have changed, and said so by an invalidation, since this was
+ * last asked?  Takes in what other sessions have committed first, so that a
+ * change acts on the next call.
  */
 bool
-catalog_policies_changed(void)
+catalog_changed(Table which)
 {
 	bool		changed;
 
 	AcceptInvalidationMessages();
-	changed = policies_changed;
-	policies_changed = false;
+	changed = !tables[which].same;
+	tables[which].same = true;
 	return changed;
 }

@@ -190,11 +190,12 @@ extern Policy *settings_parse(Jsonb *effective, const char *operation);
 extern void settings_check_names(Jsonb *given, const char *operation);
 extern Jsonb *settings_normalisation(Jsonb *effective);
 extern int64 settings_normalisation_version(Jsonb *normalisation);
+
+/* kinds.c */
 extern int64 interval_microseconds(const Interval *span, const char *what,
 								   const Identity *who);
 extern int64 interval_microseconds_of(const Interval *span, const char *what,
-									  const char *operation);
-
+									  const char *kind, const char *name);
 
 /* json.c */
 extern void json_push(JsonbParseState **state, const char *name,
@@ -313,13 +314,20 @@ typedef enum Table
 	TABLE_RECORD,
 	TABLE_POLICY,
 	TABLE_NORMALISATION,
-	TABLE_OPEN_WORK
+	TABLE_OPEN_WORK,
+	TABLE_DESTINATION
 } Table;
 
 extern void catalog_init(void);
 extern Oid	catalog_relid(Table table);
 extern Relation catalog_open(Table table, LOCKMODE lockmode);
-extern bool catalog_policies_changed(void);
+extern bool catalog_changed(Table table);
+
+/* stored.c */
+extern HeapTuple stored_row(Table table, RegProcedure equal, Datum key,
+							Relation *rel);
+extern Jsonb *stored_jsonb(HeapTuple tuple, int column, Relation rel,
+						   bool array);
 
 /* store.c */
 

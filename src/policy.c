@@ -63,7 +63,7 @@ cache_refresh(void)
 {
 	HASHCTL		ctl;
 
-	if (!catalog_policies_changed() && policies &&
+	if (!catalog_changed(TABLE_POLICY) && policies &&
 		hash_get_num_entries(policies) + hash_get_num_entries(normalisations) < MAX_CACHED)
 		return;
 
@@ -86,56 +86,6 @@ cache_refresh(void)
 }
 
 /*
- * The row with that key of a table keyed by its first column; NULL if there
- * is none.  *rel is left open for reading the tuple.
- */
-static HeapTuple
-read_row(Table table, RegProcedure equal, Datum key, Relation *rel)
-{
-	HeapTuple	tuple;
-	TransactionId other;
-	RowLook    *look;
-	ProbeResult result;
-
-	*rel = catalog_open(table, AccessShareLock);
-	look = rows_look_begin(*rel, compat_primary_key_index(*rel), equal);
-	result = rows_look(look, key, &tuple, &other);
-	rows_look_end(look);
-	return result == PROBE_ROW ? tuple : NULL;
-}
-
-/*
- * Raise XX001: somebody has edited the tables by hand.
- */
-static void
-refuse_stored(Relation rel)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_DATA_CORRUPTED),
-			 errmsg("table \"%s\" of extension \"idempotency\" has a row that is not of its form",
-					RelationGetRelationName(rel)),
-			 errhint("Settings are changed with idem_define() only.")));
-}
-
-/*
- * The jsonb in a column that is never null, as a copy.  It must be an object
- * or, if so told, an array.  Raises XX001.
- */
-static Jsonb *
-column_jsonb(HeapTuple tuple, int column, Relation rel, bool array)
-{
-	bool		isnull;
-	Datum		value = heap_getattr(tuple, column, RelationGetDescr(rel), &isnull);
-	Jsonb	   *json = isnull ? NULL : DatumGetJsonbPCopy(value);
-
-	if (json == NULL ||
-		(array ? !JB_ROOT_IS_ARRAY(json) || JB_ROOT_IS_SCALAR(json) :
-		 !JB_ROOT_IS_OBJECT(json)))
-		refuse_stored(rel);
-	return json;
-}
-
-/*
  * What is stored for an operation: its settings, and the horizons there were.
  * False if nothing is.
  */
@@ -143,14 +93,14 @@ static bool
 read_policy(const char *operation, Jsonb **settings, Jsonb **horizons)
 {
 	Relation	rel;
-	HeapTuple	tuple = read_row(TABLE_POLICY, F_TEXTEQ,
-								 CStringGetTextDatum(operation), &rel);
+	HeapTuple	tuple = stored_row(TABLE_POLICY, F_TEXTEQ,
+								   CStringGetTextDatum(operation), &rel);
 
 	*settings = *horizons = NULL;
 	if (tuple)
 	{
-		*settings = column_jsonb(tuple, 2, rel, false);
-		*horizons = column_jsonb(tuple, 3, rel, true);
+		*settings = stored_jsonb(tuple, 2, rel, false);
+		*horizons = stored_jsonb(tuple, 3, rel, true);
 	}
 	table_close(rel, NoLock);
 	return tuple != NULL;
@@ -268,14 +218,14 @@ policy_normalisation_version(int64 version, const char *operation)
 	if (entry)
 		return entry->normalisation;
 
-	tuple = read_row(TABLE_NORMALISATION, F_INT8EQ, Int64GetDatum(version), &rel);
+	tuple = stored_row(TABLE_NORMALISATION, F_INT8EQ, Int64GetDatum(version), &rel);
 	if (tuple == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("normalisation settings " INT64_FORMAT " of a record of operation \"%s\" are missing",
 						version, operation)));
 	old = MemoryContextSwitchTo(cache_context);
-	settings = column_jsonb(tuple, 2, rel, false);
+	settings = stored_jsonb(tuple, 2, rel, false);
 	table_close(rel, NoLock);
 	normalisation = normalisation_compile(settings, operation);
 	MemoryContextSwitchTo(old);

@@ -243,7 +243,7 @@ reconcile_lease(FunctionCallInfo fcinfo, const char *operation)
 
 	if (!PG_ARGISNULL(2))
 		lease = interval_microseconds_of(PG_GETARG_INTERVAL_P(2), "lease",
-										 operation ? operation : "*");
+										 "operation", operation ? operation : "*");
 	if (lease == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

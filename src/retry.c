@@ -47,7 +47,7 @@ idem_backoff(PG_FUNCTION_ARGS)
 				 errmsg("idem_backoff needs an attempt that is not negative, a base and a cap"),
 				 errhint("The first retry is attempt 0 or 1, as you count.")));
 	span->time = backoff_jitter(PG_GETARG_INT32(0),
-								interval_microseconds_of(PG_GETARG_INTERVAL_P(1), "base", "idem_backoff"),
-								interval_microseconds_of(PG_GETARG_INTERVAL_P(2), "cap", "idem_backoff"));
+								interval_microseconds_of(PG_GETARG_INTERVAL_P(1), "base", "function", "idem_backoff"),
+								interval_microseconds_of(PG_GETARG_INTERVAL_P(2), "cap", "function", "idem_backoff"));
 	PG_RETURN_INTERVAL_P(span);
 }

@@ -17,6 +17,8 @@ REVOKE ALL ON FUNCTION
 	idem_complete(idem_answer, jsonb),
 	idem_complete_key(text, text, bigint, jsonb, text),
 	idem_define(text, jsonb),
+	idem_destination_define(text, jsonb),
+	idem_destination_policy(text),
 	idem_fail(idem_answer, jsonb, boolean),
 	idem_fail_key(text, text, bigint, jsonb, boolean, text),
 	idem_grant(name, text),

@@ -27,10 +27,10 @@ my %tier = (
 		  qw(id downstream_key new_key canonical fingerprint fingerprint_text backoff http_status value) ],
 	app => [ map { "idem_$_" }
 		  qw(claim accept complete fail unsure renew release complete_key fail_key renew_key release_key unsure_key
-		  status list run once once_many cancel policy) ],
+		  status list run once once_many cancel policy destination_policy) ],
 	worker => [ map { "idem_$_" } qw(start start_next reconcile resolve) ],
-	monitor => ['idem_list'],
-	admin => [ map { "idem_$_" } qw(define purge redact grant revoke) ]);
+	monitor => [ 'idem_list', 'idem_destination_policy' ],
+	admin => [ map { "idem_$_" } qw(define destination_define purge redact grant revoke) ]);
 my %may = map { $_ => { map { $_ => 1 } @{ $tier{public} } } } keys %roles;
 $may{app}{$_} = $may{worker}{$_} = 1 foreach @{ $tier{app} };
 $may{worker}{$_} = 1 foreach @{ $tier{worker} };
@@ -60,6 +60,7 @@ my @doors = (
 	"idem_renew(NULL, '1 s')", "idem_release(NULL)", "idem_complete_key('op', 'k', 1)",
 	"idem_fail_key('op', 'k', 1, '1')", "idem_renew_key('op', 'k', 1, '1 s')", "idem_release_key('op', 'k', 1)",
 	"idem_unsure_key('op', 'k', 1)", "idem_status('op', 'k')", "idem_policy('op')", "idem_define('op', '{}')",
+	"idem_destination_define('d', '{}')",
 	"idem_purge()", "idem_grant('stranger')", "idem_revoke('app')");
 foreach my $role ('stranger', 'monitor')
 {
@@ -335,7 +336,7 @@ my $trap = sub {
 	  'sha256(pg_catalog.bytea) RETURNS text', 'set_config(pg_catalog.text, pg_catalog.text, pg_catalog.bool) RETURNS text',
 	  'pg_notify(pg_catalog.text, pg_catalog.text) RETURNS text';
 	$sql .= "CREATE TABLE $schema.$_ (evil pg_catalog.int4);\n"
-	  foreach 'record', 'policy', 'normalisation', 'open_work', 'pg_class', 'pg_proc', 'pg_namespace', 'pg_roles', 'pg_authid';
+	  foreach 'record', 'policy', 'normalisation', 'open_work', 'destination', 'pg_class', 'pg_proc', 'pg_namespace', 'pg_roles', 'pg_authid';
 	$sql .= "CREATE DOMAIN $schema.$_ AS pg_catalog.int4 CHECK (VALUE > 0);\n" foreach 'text', 'uuid', 'jsonb', 'idem_answer', 'idem_verdict';
 	return $sql;
 };

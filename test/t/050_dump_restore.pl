@@ -57,6 +57,7 @@ SELECT idem_release_key('order', k.key, k.fence) FROM public.key k WHERE k.key L
 SELECT idem_complete(note_claim(idem_claim('short', 'k' || i), NULL), to_jsonb(i)) FROM generate_series(1, 5) i;
 SELECT idem_complete(note_claim(idem_claim('forgotten', 'k' || i), NULL), to_jsonb(i)) FROM generate_series(1, 5) i;
 
+SELECT idem_destination_define('mail', '{"max_attempts": 3}'), idem_destination_define('*', '{"deadline": null}');
 -- the settings change while records live
 SELECT idem_define('normalised', '{"numbers": "exact", "ignore": ["/nonce"]}');
 END
@@ -67,7 +68,8 @@ my $told = q{
 		s.claimed_at, s.finished_at, s.lease_until, s.expires_at, s.forget_at
 	FROM public.key k, idempotency.idem_status(k.operation, k.key) s ORDER BY 1, 2};
 my $policies = q{SELECT o, idempotency.idem_policy(o)
-	FROM unnest(ARRAY['*', 'order', 'for ever', 'normalised', 'short', 'forgotten', 'of app']) o ORDER BY o};
+	FROM unnest(ARRAY['*', 'order', 'for ever', 'normalised', 'short', 'forgotten', 'of app']) o
+	UNION ALL SELECT 'to ' || d, idempotency.idem_destination_policy(d) FROM unnest(ARRAY['*', 'mail', 'other']) d ORDER BY 1};
 my $work = q{SELECT key, state, attempt, lease_until FROM idempotency.idem_list('acme') ORDER BY key};
 my $told_before = one_value($node, $told, 'original');
 my $work_before = one_value($node, $work, 'original');

@@ -69,6 +69,9 @@ my ($of_operation, $of_server) = split /^Settings of the server\. /m,
 is_deeply([ sort map { s/^`|`$//gr } $of_operation =~ /^\| (`[^|]+` \| `[^|]+`) \|/mg ],
 	lines(q{SELECT key || '` | `' || value FROM jsonb_each(idem_policy('any'))}),
 	'all settings are listed, with their defaults');
+is_deeply([ sort map { s/^`|`$//gr } section('Settings of a destination') =~ /^\| (`[^|]+` \| `[^|]+`) \|/mg ],
+	lines(q{SELECT key || '` | `' || value FROM jsonb_each(idem_destination_policy('any'))}),
+	'all settings of destinations are listed, with their defaults');
 is_deeply([ sort map { @$_ } first_cells($of_server) ],
 	lines(q{LOAD 'idempotency';
 		SELECT name FROM pg_settings WHERE name LIKE 'idempotency.%'}),
