@@ -13,7 +13,8 @@ EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" idempotency
 ROOMS = idempotency guc catalog answer json kinds settings stored policy define destination grant \
 	identity fingerprint canonical reshape normalise paths members sort number \
 	image json_text writer utf8 digest \
-	claim finish status accept once run resolve list retry \
+	claim finish status accept once run resolve list retry calls \
+	discipline breaker budget window \
 	launcher worker visits activity requests flush pointer counters purge shared life permit store work rows
 
 MODULE_big = idempotency

@@ -23,6 +23,7 @@ typedef enum SharedLock
 {
 	LOCK_VISITS,
 	LOCK_COUNTERS,
+	LOCK_DISCIPLINE,
 	N_SHARED_LOCKS
 } SharedLock;
 
@@ -101,6 +102,11 @@ extern void visits_progress(Oid database, const PurgeBatch *batch);
 extern bool visits_fault(Oid database, const char *fault);
 extern void visits_end(Oid database, VisitOutcome outcome);
 extern void visits_end_if_running(Oid database);
+
+/* discipline.c */
+extern Size discipline_size(void);
+extern void discipline_attach(void *memory, bool found);
+extern void discipline_forget_all_but(const List *databases);
 
 /* launcher.c */
 extern void launcher_init(void);

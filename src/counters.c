@@ -32,6 +32,7 @@
 #include "background.h"
 #include "compat.h"
 #include "counters.h"
+#include "discipline.h"
 
 PG_FUNCTION_INFO_V1(idem_stat_counters);
 PG_FUNCTION_INFO_V1(idem_stat_reset);
@@ -251,8 +252,8 @@ idem_stat_counters(PG_FUNCTION_ARGS)
 }
 
 /*
- * idem_stat_reset(): the counters of this database, and the overflow, start
- * again from zero.
+ * idem_stat_reset(): the counters of this database, those of destinations too,
+ * and the overflow, start again from zero.
  */
 Datum
 idem_stat_reset(PG_FUNCTION_ARGS)
@@ -266,5 +267,6 @@ idem_stat_reset(PG_FUNCTION_ARGS)
 			set_zero(&sets[i]);
 	}
 	LWLockRelease(shared_lock(LOCK_COUNTERS));
+	discipline_count_again();
 	PG_RETURN_VOID();
 }

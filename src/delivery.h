@@ -38,4 +38,38 @@ typedef struct Destination
 extern char *destination_name(text *value);
 extern const Destination *destination_get(const char *name);
 
+/*----
+ * The discipline with which a destination is called.
+ *----
+ */
+
+/*
+ * What may be sent to a destination, for a caller that knows which of its
+ * calls are retries: asked for before it chooses, and used after.
+ */
+typedef struct Grant
+{
+	int			calls;			/* how many may be made, retries included */
+	int			retries;		/* how many of them may be retries */
+	int64		retry_after;	/* if no call: microseconds until asking again
+								 * makes sense */
+
+	/* for discipline.c */
+	bool		counted;		/* there is an entry */
+	int			tokens;			/* kept for retries */
+} Grant;
+
+/* discipline.c */
+extern void discipline_reserve(const Destination *destination, int wanted,
+							   Grant *grant);
+extern void discipline_use(const Destination *destination, const Grant *grant,
+						   int first_tries, int retries);
+extern void discipline_report(const Destination *destination, int succeeded,
+							  int failed);
+
+/* retry.c */
+extern bool retry_again(const Destination *destination, int32 attempts,
+						TimestampTz since, int64 asked, TimestampTz now,
+						TimestampTz *again);
+
 #endif							/* IDEMPOTENCY_DELIVERY_H */

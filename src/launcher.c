@@ -221,6 +221,7 @@ visit_all_due(void)
 
 	remember(databases);
 	counters_forget_all_but(all);
+	discipline_forget_all_but(all);
 	foreach(lc, databases)
 	{
 		const Database *database = lfirst(lc);

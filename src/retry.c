@@ -13,7 +13,7 @@
 #include "common/pg_prng.h"
 
 #include "compat.h"
-#include "idempotency.h"
+#include "delivery.h"
 
 PG_FUNCTION_INFO_V1(idem_backoff);
 
@@ -30,6 +30,27 @@ backoff_jitter(int32 attempt, int64 base, int64 cap)
 	if (attempt < 63 && base <= cap >> attempt)
 		bound = base << attempt;
 	return (int64) pg_prng_uint64_range(&pg_global_prng_state, 0, (uint64) bound);
+}
+
+/*
+ * When to try again after that many attempts, the last of which has just
+ * failed: after a pause with full jitter, or as much later as the destination
+ * has asked for (asked, microseconds, 0 = it has not).  since is when the first
+ * attempt could have been made.  False if attempts or total time are used up,
+ * or would be by then.
+ */
+bool
+retry_again(const Destination *destination, int32 attempts, TimestampTz since,
+			int64 asked, TimestampTz now, TimestampTz *again)
+{
+	int64		pause = backoff_jitter(Max(attempts - 1, 0), destination->base,
+									   destination->cap);
+
+	if (destination->max_attempts != NO_LIMIT && attempts >= destination->max_attempts)
+		return false;
+	*again = time_after(now, Max(pause, asked));
+	return destination->deadline == NO_LIMIT ||
+		*again <= time_after(since, destination->deadline);
 }
 
 /*

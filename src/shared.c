@@ -31,6 +31,7 @@ typedef struct Piece
 
 static const Piece pieces[] = {
 	{"idempotency counters", counters_size, counters_attach},
+	{"idempotency discipline", discipline_size, discipline_attach},
 	{"idempotency requests", requests_size, requests_attach},
 	{"idempotency visits", visits_size, visits_attach},
 };

@@ -19,7 +19,7 @@ CREATE FUNCTION idem_stat_reset()
 RETURNS void
 AS 'MODULE_PATHNAME', 'idem_stat_reset' LANGUAGE C VOLATILE PARALLEL SAFE;
 COMMENT ON FUNCTION idem_stat_reset() IS
-'Starts the counters of this database, and the row of operations there is no room for, again from zero. Returns nothing; does nothing without shared_preload_libraries.';
+'Starts the counters of this database, those of destinations too, and the rows of what there is no room for, again from zero. Returns nothing; does nothing without shared_preload_libraries.';
 
 CREATE VIEW idem_stat AS
 	SELECT c.operation, c.since, r.requests,

@@ -22,3 +22,41 @@ RETURNS jsonb
 AS 'MODULE_PATHNAME', 'idem_destination_policy' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_destination_policy(text) IS
 'All settings in force for a destination, defined or not. Returns an object. Raises 22023 (bad argument).';
+
+-- The discipline, for who makes calls itself.  Kept in shared memory, outside
+-- transactions.
+CREATE TYPE idem_permit_answer AS (
+	decision text,
+	retry_after interval
+);
+COMMENT ON TYPE idem_permit_answer IS
+	'whether a call may be made: decision is go, wait (ask again after retry_after) or give_up (it is not to be retried now)';
+
+CREATE FUNCTION idem_permit(destination text)
+RETURNS idem_permit_answer
+AS 'MODULE_PATHNAME', 'idem_permit' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_permit(text) IS
+'Asks whether a destination may be called now, by the rules of idem_destination_policy for all sessions together. destination: its name, 1 to 255 bytes in UTF-8. '
+'Returns decision go: call it, and idem_report() what came of it; wait: the circuit breaker is open or max_in_flight calls are under way, ask again after retry_after; give_up: the retry budget is used up, and as many failures were reported as would come back now. Use SELECT * FROM idem_permit(...). '
+'A ROLLBACK gives nothing back; the place in flight is free again once reported, when the session ends, or after 5 minutes. '
+'Raises 22023 (bad argument), 55000 (the library is not in shared_preload_libraries).';
+
+CREATE FUNCTION idem_report(destination text, succeeded boolean, is_retry boolean DEFAULT false)
+RETURNS void
+AS 'MODULE_PATHNAME', 'idem_report' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_report(text, boolean, boolean) IS
+'Says what came of a call that idem_permit() let go. succeeded: the destination has answered as it should; an answer that says the request is wrong is a success here, no answer is none. is_retry: false for the first try of a message, which lays in retry_budget; true for a later one, which takes one. A failure announces that the caller will come back. '
+'Returns nothing. A ROLLBACK does not take it back. Raises 22023 (bad argument), 55000 (the library is not in shared_preload_libraries).';
+
+CREATE FUNCTION idem_stat_calls(
+	OUT destination text, OUT breaker text, OUT recently_succeeded bigint, OUT recently_failed bigint,
+	OUT in_flight bigint, OUT retries_left numeric, OUT let_go bigint, OUT told_to_wait bigint, OUT told_to_give_up bigint,
+	OUT succeeded bigint, OUT failed bigint, OUT retries bigint, OUT breaker_opened bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'idem_stat_calls' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_stat_calls() IS
+'What idem_stat_destination shows. Returns nothing unless the library is in shared_preload_libraries.';
+
+CREATE VIEW idem_stat_destination AS SELECT * FROM idem_stat_calls();
+COMMENT ON VIEW idem_stat_destination IS
+'destinations of this database that were called lately, and what the discipline of calls knows of them: breaker is closed, open or half-open, and recently_succeeded and recently_failed are the calls of the last breaker_window it judges by; in_flight calls are let go and not reported; retries_left is what the retry budget holds, null without one; the other numbers count since the server started, the destination was first called or idem_stat_reset(), rolled back transactions included; destination null counts calls there was no room for, of all databases, which went without discipline; empty without shared_preload_libraries';

@@ -27,7 +27,7 @@ my %tier = (
 		  qw(id downstream_key new_key canonical fingerprint fingerprint_text backoff http_status value) ],
 	app => [ map { "idem_$_" }
 		  qw(claim accept complete fail unsure renew release complete_key fail_key renew_key release_key unsure_key
-		  status list run once once_many cancel policy destination_policy) ],
+		  status list run once once_many cancel policy destination_policy permit report) ],
 	worker => [ map { "idem_$_" } qw(start start_next reconcile resolve) ],
 	monitor => [ 'idem_list', 'idem_destination_policy' ],
 	admin => [ map { "idem_$_" } qw(define destination_define purge redact grant revoke) ]);

@@ -1,0 +1,276 @@
+# The discipline with which destinations are called: circuit breaker, retry
+# budget (C81), calls in flight; for all sessions together, outside transactions.
+
+use strict;
+use warnings FATAL => 'all';
+
+use lib 'test/perl';
+use IdempotencyTest;
+use Test::More;
+
+my $node = new_node('discipline', conf => "shared_preload_libraries = 'idempotency'\nidempotency.worker = off\n");
+my @sessions = sessions($node, 8);
+my ($one, $two, $three) = @sessions;
+
+sub define { my ($destination, $settings) = @_; $one->run("SELECT idem_destination_define('$destination', '$settings')"); return; }
+sub permit { my ($session, $destination) = @_; return $session->value("SELECT decision FROM idem_permit('$destination')"); }
+sub report
+{
+	my ($session, $destination, $succeeded, $is_retry, $times) = @_;
+	$session->run(sprintf "SELECT idem_report('%s', %s, %s) FROM generate_series(1, %d)", $destination,
+		$succeeded ? 'true' : 'false', $is_retry ? 'true' : 'false', $times // 1);
+	return;
+}
+sub shown { my ($destination, $columns) = @_; return $one->value("SELECT concat_ws(' ', $columns) FROM idem_stat_destination WHERE destination = '$destination'"); }
+sub is_let_go_some_time
+{
+	my ($session, $destination) = @_;
+	for (1 .. 3000)
+	{
+		return 1 if permit($session, $destination) eq 'go';
+		sleep 0.01;
+	}
+	return 0;
+}
+
+#
+# Anything, at first.
+#
+is($one->value("SELECT p FROM idem_permit('new') p"), '(go,)', 'a destination nobody has defined may be called');
+report($one, 'new', 1, 0);
+is(shown('new', 'breaker, recently_succeeded, recently_failed, in_flight, retries_left, let_go, succeeded, failed, retries'),
+	'closed 1 0 0 0.20000000000000000000 1 1 0 0', 'and is known then');
+foreach my $bad ("idem_permit(NULL)", "idem_permit('')", "idem_permit(repeat('d', 256))", "idem_report(NULL, true)",
+	"idem_report('new', NULL)", "idem_report('new', true, NULL)")
+{
+	is($one->try("SELECT $bad"), '22023', $bad);
+}
+is(shown('new', 'succeeded, failed'), '1 0', 'what is refused is not counted');
+
+#
+# The circuit breaker.
+#
+define('breaks', '{"breaker_cooldown": "1 h", "retry_budget": null}');
+report($one, 'breaks', 0, 0, 4);
+is(permit($two, 'breaks'), 'go', 'few calls say nothing');
+report($two, 'breaks', 0, 0);
+is(permit($three, 'breaks'), 'wait', 'five of five have failed: it opens, for all sessions');
+is($one->value("SELECT retry_after BETWEEN '59 min' AND '67 min' FROM idem_permit('breaks')"), 't', 'and says when to ask again');
+is(permit($one, 'new'), 'go', 'another destination does not care');
+report($one, 'breaks', 1, 0, 100);
+is(permit($one, 'breaks'), 'wait', 'calls that come back late do not close it');
+is(shown('breaks', 'breaker, breaker_opened, told_to_wait'), 'open 1 3', 'shown open');
+define('breaks', '{"breaker_failures": null}');
+is(permit($one, 'breaks'), 'go', 'without the setting it is closed');
+
+define('share', '{"breaker_failures": 0.5, "breaker_cooldown": "1 h"}');
+report($one, 'share', 1, 0, 10);
+report($one, 'share', 0, 0, 9);
+is(permit($two, 'share'), 'go', 'less than half');
+report($two, 'share', 0, 0);
+is(permit($one, 'share'), 'wait', 'half');
+
+define('tiny', '{"breaker_window": "50 ms", "breaker_cooldown": "1 h"}');
+report($one, 'tiny', 0, 0, 4);
+sleep 0.1;
+report($one, 'tiny', 0, 0, 4);
+is(permit($one, 'tiny'), 'go', 'what lies back longer than the window does not count');
+
+define('probed', '{"breaker_cooldown": "1 h", "retry_budget": 0}');
+report($one, 'probed', 0, 0, 5);
+is(permit($one, 'probed'), 'wait', 'open');
+# The pause is over, and then as long as before: no test waits for it.
+sub cool_down
+{
+	my ($destination) = @_;
+	define($destination, '{"breaker_cooldown": "1 us"}');
+	is(shown($destination, 'breaker'), 'half-open', 'half-open after the pause');
+	define($destination, '{"breaker_cooldown": "1 h"}');
+	return;
+}
+cool_down('probed');
+is(permit($one, 'probed'), 'go', 'one probe is let through, whatever the retry budget says');
+is(permit($two, 'probed'), 'wait', 'only one');
+report($one, 'probed', 0, 1);
+is(permit($two, 'probed'), 'wait', 'it fails: open again');
+is(shown('probed', 'breaker, breaker_opened'), 'open 2', 'for the whole pause');
+cool_down('probed');
+is(permit($two, 'probed'), 'go', 'the next probe');
+report($two, 'probed', 1, 1);
+is(shown('probed', 'breaker, recently_succeeded, recently_failed'), 'closed 0 0', 'succeeds: closed, and the past forgotten');
+define('probed', '{"retry_budget": null}');
+is(permit($one, 'probed'), 'go', 'calls go');
+is(permit($two, 'probed'), 'go', 'also of others');
+
+define('lost', '{"breaker_cooldown": "100 ms"}');
+report($one, 'lost', 0, 0, 5);
+ok(is_let_go_some_time($one, 'lost'), 'a probe that nobody reports');
+ok(is_let_go_some_time($two, 'lost'), 'makes place for another');
+
+#
+# C81: the retry budget.  Eight sessions, all at once, each permit and report in
+# a transaction that is rolled back.
+#
+sub retry_at_once
+{
+	my ($destination, $succeeded) = @_;
+	send_all(qq{BEGIN;
+		DO \$\$ BEGIN
+			FOR i IN 1 .. 10 LOOP
+				BEGIN
+					IF (idem_permit('$destination')).decision = 'go' THEN
+						PERFORM pg_sleep(random() * 0.002);
+						PERFORM idem_report('$destination', '$succeeded', true);
+					END IF;
+					RAISE EXCEPTION USING ERRCODE = 'UNDO1';
+				EXCEPTION WHEN SQLSTATE 'UNDO1' THEN NULL;
+				END;
+			END LOOP;
+		END \$\$;
+		ROLLBACK}, @sessions);
+	collect_all(@sessions);
+	is(join(' ', grep { $_ ne '00000' } map { $_->sqlstate } @sessions), '', 'no error');
+	return;
+}
+
+foreach my $case ([ 'calm', 1, 1 ], [ 'calm_failing', 1, 0 ], [ 'down', 0, 0 ], [ 'down_passing', 0, 1 ])
+{
+	my ($name, $first_succeeds, $retry_succeeds) = @$case;
+	define($name, '{"retry_budget": 0.1, "breaker_failures": null}');
+	send_all("SELECT idem_permit('$name'), idem_report('$name', '$first_succeeds') FROM generate_series(1, 12)", @sessions);
+	collect_all(@sessions);
+	report($one, $name, $first_succeeds, 0, 4);
+	is(shown($name, 'let_go, retries_left::int'), '96 10', "C81: 100 first tries ($name) lay in 10 retries, and none was refused");
+
+	retry_at_once($name, $retry_succeeds);
+	is(shown($name, 'let_go - 96, retries, told_to_give_up, retries_left::int, in_flight'), '10 10 70 0 0',
+		"C81: of 80 that come back ($name) to 8 sessions 10 are let go, rolled back or not");
+}
+is(permit($one, 'calm'), 'give_up', 'retries that nobody has announced: nobody can be told from them');
+report($one, 'calm', 1, 0, 9);
+is(permit($one, 'calm'), 'give_up', '9 more first tries are not enough');
+report($one, 'calm', 1, 0);
+is(permit($one, 'calm'), 'go', 'the tenth lays in the last tenth of a retry');
+is(permit($two, 'calm'), 'give_up', 'which is kept for the one that was let go');
+report($one, 'calm', 1, 0);
+is(permit($two, 'calm'), 'go', 'until it turns out to be a first try');
+report($two, 'calm', 1, 1);
+is(permit($three, 'calm'), 'give_up', 'or is used');
+
+# failures were announced: as many are refused as came back, then first tries go
+is(join(' ', map { permit($_, 'down') } (@sessions) x 4), join(' ', ('give_up') x 30, 'go', 'go'), 'when 90 of 100 have given up, first tries go');
+report($one, 'down', 0, 0);
+is(permit($two, 'down'), 'give_up', 'each failure explains one more who gives up');
+is(permit($two, 'down'), 'go', 'and only one');
+
+define('none', '{"retry_budget": 0, "breaker_failures": null}');
+is(permit($one, 'none'), 'go', 'no budget at all: a first try goes');
+report($one, 'none', 0, 0);
+is(permit($two, 'none'), 'give_up', 'not one retry');
+is(permit($two, 'none'), 'go', 'but the next first try');
+define('free', '{"retry_budget": null, "breaker_failures": null}');
+report($one, 'free', 0, 0);
+is(join(' ', map { my $said = permit($one, 'free'); report($one, 'free', 0, 1); $said } 1 .. 20), join(' ', ('go') x 20), 'no limit at all');
+is(shown('free', "retries_left IS NULL, retries"), 't 20', 'counted all the same');
+define('rare', '{"breaker_failures": null}');
+is(permit($one, 'rare'), 'go', 'little traffic: one first try');
+report($one, 'rare', 0, 0);
+is(permit($one, 'rare'), 'go', 'one retry is let go without a whole token');
+report($one, 'rare', 0, 1);
+is(permit($one, 'rare'), 'give_up', 'not a second so soon');
+
+#
+# Calls in flight.
+#
+define('narrow', '{"max_in_flight": 3}');
+is(join(' ', map { permit($_, 'narrow') } $one, $one, $two, $two, $three), 'go go go wait wait', 'three at a time');
+is($one->value("SELECT retry_after BETWEEN '0.5 s' AND '1.5 s' FROM idem_permit('narrow')"), 't', 'a wait, with jitter');
+report($three, 'narrow', 1, 0);
+is(permit($three, 'narrow'), 'go', 'reported, by whoever: a place is free');
+is(permit($three, 'narrow'), 'wait', 'one');
+$two->run('BEGIN');
+report($two, 'narrow', 1, 0);
+$two->run('ROLLBACK');
+is(shown('narrow', 'in_flight'), '2', 'a report counts although it was rolled back');
+report($one, 'narrow', 1, 0, 7);
+is(shown('narrow', 'in_flight'), '0', 'never less than none');
+define('narrow', '{"max_in_flight": 0}');
+is(permit($one, 'narrow'), 'wait', '0 stops all');
+
+# who ends gives back what is still its own
+define('ends', '{"max_in_flight": 4}');
+my $dies = session($node);
+is(join(' ', map { permit($_, 'ends') } $dies, $dies, $dies, $one), 'go go go go', 'full');
+report($two, 'ends', 1, 0);
+is(permit($two, 'ends'), 'go', 'one of its calls is reported elsewhere, and its place taken by another');
+is(shown('ends', 'in_flight'), '4', 'full again');
+$one->run('SELECT pg_terminate_backend(' . $dies->value('SELECT pg_backend_pid()') . ')');
+wait_for_sql($node, "SELECT in_flight = 2 FROM idem_stat_destination WHERE destination = 'ends'");
+is(shown('ends', 'in_flight'), '2', 'a killed session gives back two, not three: one was reported');
+
+# never more than allowed, whatever the sessions do: each call takes one of as
+# many locks as there are places, at once or not at all
+define('crowd', '{"max_in_flight": 3, "retry_budget": null}');
+send_all(q{DO $$ DECLARE place int;
+	BEGIN
+		FOR i IN 1 .. 300 LOOP
+			CONTINUE WHEN (idem_permit('crowd')).decision <> 'go';
+			SELECT n INTO place FROM generate_series(1, 3) n WHERE pg_try_advisory_lock(n) LIMIT 1;
+			IF place IS NULL THEN RAISE EXCEPTION 'a fourth call'; END IF;
+			PERFORM pg_sleep(random() * 0.001);
+			PERFORM pg_advisory_unlock(place);
+			PERFORM idem_report('crowd', true);
+		END LOOP;
+	END $$}, @sessions);
+collect_all(@sessions);
+is(join(' ', grep { $_ ne '00000' } map { $_->sqlstate } @sessions), '', '8 sessions, 3 places: never a fourth call');
+is(shown('crowd', 'let_go > 300, told_to_wait > 0, in_flight, succeeded = let_go'), 't t 0 t', 'and all were busy');
+
+#
+# Who may, other databases, counting again.
+#
+$one->run(q{CREATE ROLE app LOGIN; CREATE ROLE watcher LOGIN; SELECT idem_grant('app'), idem_grant('watcher', 'monitor')});
+my ($app, $watcher) = map { session($node, user => $_) } 'app', 'watcher';
+is(permit($app, 'new'), 'go', 'tier app asks');
+is($app->try("SELECT idem_report('new', true)"), '00000', 'and reports');
+is($app->try('SELECT * FROM idem_stat_destination'), '42501', 'but does not see');
+is($watcher->value("SELECT count(*) FROM idem_stat_destination WHERE destination = 'new'"), '1', 'tier monitor sees');
+is($watcher->try("SELECT idem_permit('new')"), '42501', 'but does not ask');
+$one->run('CREATE DATABASE elsewhere');
+$node->safe_psql('elsewhere', 'CREATE EXTENSION idempotency');
+is($node->safe_psql('elsewhere', "SELECT decision FROM idem_permit('breaks')"), 'go', 'another database has destinations of its own');
+is($node->safe_psql('elsewhere', "SELECT count(*) FROM idem_stat_destination"), '1', 'and sees only those');
+$one->run('SELECT idem_stat_reset()');
+is(shown('share', 'breaker, succeeded, failed, told_to_wait'), 'open 0 0 0', 'counted from zero, the breaker as it was');
+
+#
+# More destinations than there is room for.
+#
+is($one->value(q{SELECT count(*) FROM generate_series(1, 600) n, idem_report('quiet ' || n, true)}), '600', 'names without number');
+is($one->value("SELECT count(*) FROM idem_stat_destination WHERE destination IS NULL"), '0', 'those at rest make room');
+is(permit($two, 'share'), 'wait', 'an open breaker stays');
+$one->run(q{SELECT (idem_permit('busy ' || n)).decision FROM generate_series(1, 300) n});
+is($one->value(q{SELECT string_agg(DISTINCT (idem_permit('more ' || n)).decision, ' ') FROM generate_series(1, 300) n}), 'go',
+	'when all are busy the others go without discipline');
+cmp_ok($one->value('SELECT let_go FROM idem_stat_destination WHERE destination IS NULL'), '>', 300, 'which is counted');
+cmp_ok($one->value("SELECT count(*) FROM idem_stat_destination WHERE destination IS NOT NULL"), "<=", 256, "and memory has an end");
+is(permit($two, 'share'), 'wait', 'an open breaker still stays');
+
+#
+# A restart forgets; without preload there is none.
+#
+$_->quit foreach @sessions, $app, $watcher;
+$node->restart;
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idem_stat_destination'), '0', 'forgotten over a restart');
+is($node->safe_psql('postgres', "SELECT decision FROM idem_permit('share')"), 'go', 'closed again');
+$node->append_conf('postgresql.conf', "shared_preload_libraries = ''\n");
+$node->restart;
+my $plain = session($node);
+is($plain->try("SELECT idem_permit('mail')"), '55000', 'without preload: refused');
+like($plain->error, qr/"mail".*shared_preload_libraries/s, 'saying what to do');
+is($plain->try("SELECT idem_report('mail', true)"), '55000', 'and so is a report');
+is($plain->value('SELECT count(*) FROM idem_stat_destination'), '0', 'nothing to see');
+is($plain->try('SELECT idem_stat_reset()'), '00000', 'nothing to count again');
+$plain->quit;
+
+done_testing();
