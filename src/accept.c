@@ -21,6 +21,7 @@
 
 #include "claim.h"
 #include "compat.h"
+#include "requests.h"
 
 PG_FUNCTION_INFO_V1(idem_accept);
 PG_FUNCTION_INFO_V1(idem_start);
@@ -67,11 +68,8 @@ static const ClaimKind kind_start = {
 	.execute = claim_grant,
 };
 
-/*
- * idem_accept(operation, key, params, principal, fingerprint)
- */
-Datum
-idem_accept(PG_FUNCTION_ARGS)
+static Datum
+serve_accept(PG_FUNCTION_ARGS)
 {
 	Claim		claim;
 
@@ -84,10 +82,16 @@ idem_accept(PG_FUNCTION_ARGS)
 }
 
 /*
- * idem_start(operation, key, lease, principal, owner)
+ * idem_accept(operation, key, params, principal, fingerprint)
  */
 Datum
-idem_start(PG_FUNCTION_ARGS)
+idem_accept(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "accept", serve_accept);
+}
+
+static Datum
+serve_start(PG_FUNCTION_ARGS)
 {
 	Claim		claim;
 
@@ -97,6 +101,15 @@ idem_start(PG_FUNCTION_ARGS)
 	claim.owner = ARG_TEXT(4);
 	claim_run(&claim);
 	return answer_datum(fcinfo, &claim.answer);
+}
+
+/*
+ * idem_start(operation, key, lease, principal, owner)
+ */
+Datum
+idem_start(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "start", serve_start);
 }
 
 /* One call of idem_start_next. */
@@ -134,30 +147,30 @@ start_entry(const Work *work, void *arg)
 	claim.lease = next->lease;
 	claim.owner = next->owner;
 	claim.store = &next->store;
+	request_about(&claim.call);
 	claim_decide(&claim);
 	if (claim.answer.verdict == VERDICT_EXECUTE)
 	{
 		answer_put(next->fcinfo, &claim.answer);
 		next->left--;
 	}
+	request_next(claim.answer.verdict == VERDICT_EXECUTE);
 	return next->left > 0;
 }
 
-/*
- * idem_start_next(operation, max_records, lease, owner)
- */
-Datum
-idem_start_next(PG_FUNCTION_ARGS)
+static Datum
+serve_start_next(PG_FUNCTION_ARGS)
 {
 	StartNext	next = {0};
 	Call		call = {0};
 
-	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) || PG_GETARG_INT32(1) < 1)
+	call_begin_operation(&call, ARG_TEXT(0));
+	if (PG_ARGISNULL(1) || PG_GETARG_INT32(1) < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("idem_start_next needs an operation and max_records greater than zero"),
-				 errhint("Pass the operation whose accepted work is to be started.")));
-	call_begin_operation(&call, PG_GETARG_TEXT_PP(0));
+				 errmsg("max_records of idem_start_next for operation \"%s\" must be greater than zero",
+						call.who.operation),
+				 errhint("Pass how many records to start at most.")));
 	PreventCommandDuringRecovery("idem_start_next()");
 	PreventCommandIfReadOnly("idem_start_next()");
 	PreventCommandIfParallelMode("idem_start_next()");
@@ -174,4 +187,13 @@ idem_start_next(PG_FUNCTION_ARGS)
 			   start_entry, &next);
 	store_close(&next.store);
 	return (Datum) 0;
+}
+
+/*
+ * idem_start_next(operation, max_records, lease, owner)
+ */
+Datum
+idem_start_next(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "start", serve_start_next);
 }

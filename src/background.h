@@ -83,6 +83,7 @@ typedef struct Visit
 	int64		purged;			/* in the last visit */
 	int64		purged_total;
 	int64		failed;			/* records left in the last visit */
+	double		haste;			/* of the purge, when it was last seen */
 	TimestampTz purged_until;	/* forget_at of the last record looked at */
 	TimestampTz fault_at;
 	char		fault[FAULT_TEXT_MAX];	/* the last one; "" = none */
@@ -98,7 +99,9 @@ extern bool visits_enter(Oid database, const char *name);
 extern bool visits_is_due(Oid database, TimestampTz now);
 extern TimestampTz visits_next_due(TimestampTz now);
 extern void visits_begin(Oid database, int pid);
-extern void visits_progress(Oid database, const PurgeBatch *batch);
+extern double visits_haste(Oid database);
+extern void visits_progress(Oid database, const PurgeBatch *batch,
+							double haste);
 extern bool visits_fault(Oid database, const char *fault);
 extern void visits_end(Oid database, VisitOutcome outcome);
 extern void visits_end_if_running(Oid database);

@@ -679,8 +679,7 @@ observe(const Claim *claim)
 {
 	if (!claim->kind->withdraws)
 		counters_claim(claim);
-	if (requests_wanted(&claim->call))
-		requests_log_answer(&claim->call, claim->kind->verb, &claim->answer);
+	request_answered(&claim->call, &claim->answer);
 }
 
 /*
@@ -774,10 +773,10 @@ claim_begin(Claim *claim, FunctionCallInfo fcinfo, const ClaimKind *kind,
 }
 
 /*
- * Decide, unless the key is open in this very transaction.
+ * Decide and answer, unless the key is open in this very transaction.
  */
-static void
-run(Claim *claim)
+void
+claim_run(Claim *claim)
 {
 	Store		store;
 
@@ -787,29 +786,6 @@ run(Claim *claim)
 	claim->store = &store;
 	claim_decide(claim);
 	store_close(&store);
-}
-
-/*
- * Decide and answer; an error is an answer to be logged, too.
- */
-void
-claim_run(Claim *claim)
-{
-	if (!requests_wanted(&claim->call))
-	{
-		run(claim);
-		return;
-	}
-	PG_TRY();
-	{
-		run(claim);
-	}
-	PG_CATCH();
-	{
-		requests_log_error(&claim->call, claim->kind->verb);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
 }
 
 /*
@@ -881,12 +857,8 @@ static const ClaimKind kind_claim = {
 	.execute = claim_grant,
 };
 
-/*
- * idem_claim(operation, key, params, principal, lease, wait, owner,
- * fingerprint): decides who executes.
- */
-Datum
-idem_claim(PG_FUNCTION_ARGS)
+static Datum
+serve_claim(PG_FUNCTION_ARGS)
 {
 	Claim		claim;
 
@@ -900,4 +872,14 @@ idem_claim(PG_FUNCTION_ARGS)
 						  PG_ARGISNULL(7) ? NULL : PG_GETARG_BYTEA_PP(7));
 	claim_run(&claim);
 	return answer_datum(fcinfo, &claim.answer);
+}
+
+/*
+ * idem_claim(operation, key, params, principal, lease, wait, owner,
+ * fingerprint): decides who executes.
+ */
+Datum
+idem_claim(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "claim", serve_claim);
 }

@@ -317,30 +317,10 @@ finish_record(Finish *finish)
 }
 
 /*
- * Do what the owner says.  Returns the end of the lease, for renew.
- */
-static TimestampTz
-run(Finish *finish)
-{
-	Permit	   *permit;
-
-	call_refuse_unless_writable(finishing_names[finish->what],
-								&finish->call.who);
-	call_check_size(&finish->call, finish->outcome,
-					finish->what == FINISH_COMPLETE ? "result" : "error");
-	finish->now = GetCurrentTimestamp();
-	permit = permit_find(&finish->call.who.id);
-	if (permit == NULL || permit->settled_level != 0)
-		return finish_record(finish);
-	finish_permit(finish, permit);
-	return NEVER;
-}
-
-/*
- * Log that it is done.
+ * Say that it is done.
  */
 static void
-log_done(const Finish *finish)
+answer_done(const Finish *finish)
 {
 	static const State states[] = {
 		[FINISH_COMPLETE] = STATE_SUCCEEDED,
@@ -356,30 +336,29 @@ log_done(const Finish *finish)
 		.result = finish->what == FINISH_COMPLETE ? finish->outcome : (Datum) 0,
 	};
 
-	requests_log_answer(&finish->call, finishing_names[finish->what], &answer);
+	request_answered(&finish->call, &answer);
 }
 
 /*
- * The same, logged if that is wanted, also if it raises.
+ * Do what the owner says.  Returns the end of the lease, for renew.
  */
 static TimestampTz
 finish_run(Finish *finish)
 {
-	volatile TimestampTz lease_until = NEVER;
+	TimestampTz lease_until = NEVER;
+	Permit	   *permit;
 
-	if (!requests_wanted(&finish->call))
-		return run(finish);
-	PG_TRY();
-	{
-		lease_until = run(finish);
-		log_done(finish);
-	}
-	PG_CATCH();
-	{
-		requests_log_error(&finish->call, finishing_names[finish->what]);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
+	call_refuse_unless_writable(finishing_names[finish->what],
+								&finish->call.who);
+	call_check_size(&finish->call, finish->outcome,
+					finish->what == FINISH_COMPLETE ? "result" : "error");
+	finish->now = GetCurrentTimestamp();
+	permit = permit_find(&finish->call.who.id);
+	if (permit && permit->settled_level == 0)
+		finish_permit(finish, permit);
+	else
+		lease_until = finish_record(finish);
+	answer_done(finish);
 	return lease_until;
 }
 
@@ -519,9 +498,8 @@ renew(FunctionCallInfo fcinfo, Finish *finish, int lease_arg)
 	PG_RETURN_TIMESTAMPTZ(finish_run(finish));
 }
 
-/* idem_complete(claim, result) */
-Datum
-idem_complete(PG_FUNCTION_ARGS)
+static Datum
+serve_complete(PG_FUNCTION_ARGS)
 {
 	Finish		finish;
 
@@ -529,9 +507,15 @@ idem_complete(PG_FUNCTION_ARGS)
 	return complete(fcinfo, &finish, 1);
 }
 
-/* idem_complete_key(operation, key, fence, result, principal) */
+/* idem_complete(claim, result) */
 Datum
-idem_complete_key(PG_FUNCTION_ARGS)
+idem_complete(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "complete", serve_complete);
+}
+
+static Datum
+serve_complete_key(PG_FUNCTION_ARGS)
 {
 	Finish		finish;
 
@@ -539,9 +523,15 @@ idem_complete_key(PG_FUNCTION_ARGS)
 	return complete(fcinfo, &finish, 3);
 }
 
-/* idem_fail(claim, error, retryable) */
+/* idem_complete_key(operation, key, fence, result, principal) */
 Datum
-idem_fail(PG_FUNCTION_ARGS)
+idem_complete_key(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "complete", serve_complete_key);
+}
+
+static Datum
+serve_fail(PG_FUNCTION_ARGS)
 {
 	Finish		finish;
 
@@ -549,9 +539,15 @@ idem_fail(PG_FUNCTION_ARGS)
 	return fail(fcinfo, &finish, 1);
 }
 
-/* idem_fail_key(operation, key, fence, error, retryable, principal) */
+/* idem_fail(claim, error, retryable) */
 Datum
-idem_fail_key(PG_FUNCTION_ARGS)
+idem_fail(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "fail", serve_fail);
+}
+
+static Datum
+serve_fail_key(PG_FUNCTION_ARGS)
 {
 	Finish		finish;
 
@@ -559,9 +555,15 @@ idem_fail_key(PG_FUNCTION_ARGS)
 	return fail(fcinfo, &finish, 3);
 }
 
-/* idem_unsure(claim, detail) */
+/* idem_fail_key(operation, key, fence, error, retryable, principal) */
 Datum
-idem_unsure(PG_FUNCTION_ARGS)
+idem_fail_key(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "fail", serve_fail_key);
+}
+
+static Datum
+serve_unsure(PG_FUNCTION_ARGS)
 {
 	Finish		finish;
 
@@ -569,9 +571,15 @@ idem_unsure(PG_FUNCTION_ARGS)
 	return unsure(fcinfo, &finish, 1);
 }
 
-/* idem_unsure_key(operation, key, fence, detail, principal) */
+/* idem_unsure(claim, detail) */
 Datum
-idem_unsure_key(PG_FUNCTION_ARGS)
+idem_unsure(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "mark as unsure", serve_unsure);
+}
+
+static Datum
+serve_unsure_key(PG_FUNCTION_ARGS)
 {
 	Finish		finish;
 
@@ -579,9 +587,15 @@ idem_unsure_key(PG_FUNCTION_ARGS)
 	return unsure(fcinfo, &finish, 3);
 }
 
-/* idem_renew(claim, lease) */
+/* idem_unsure_key(operation, key, fence, detail, principal) */
 Datum
-idem_renew(PG_FUNCTION_ARGS)
+idem_unsure_key(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "mark as unsure", serve_unsure_key);
+}
+
+static Datum
+serve_renew(PG_FUNCTION_ARGS)
 {
 	Finish		finish;
 
@@ -589,9 +603,15 @@ idem_renew(PG_FUNCTION_ARGS)
 	return renew(fcinfo, &finish, 1);
 }
 
-/* idem_renew_key(operation, key, fence, lease, principal) */
+/* idem_renew(claim, lease) */
 Datum
-idem_renew_key(PG_FUNCTION_ARGS)
+idem_renew(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "renew", serve_renew);
+}
+
+static Datum
+serve_renew_key(PG_FUNCTION_ARGS)
 {
 	Finish		finish;
 
@@ -599,9 +619,15 @@ idem_renew_key(PG_FUNCTION_ARGS)
 	return renew(fcinfo, &finish, 3);
 }
 
-/* idem_release(claim) */
+/* idem_renew_key(operation, key, fence, lease, principal) */
 Datum
-idem_release(PG_FUNCTION_ARGS)
+idem_renew_key(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "renew", serve_renew_key);
+}
+
+static Datum
+serve_release(PG_FUNCTION_ARGS)
 {
 	Finish		finish;
 
@@ -610,13 +636,26 @@ idem_release(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* idem_release_key(operation, key, fence, principal) */
+/* idem_release(claim) */
 Datum
-idem_release_key(PG_FUNCTION_ARGS)
+idem_release(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "release", serve_release);
+}
+
+static Datum
+serve_release_key(PG_FUNCTION_ARGS)
 {
 	Finish		finish;
 
 	finish_by_key(fcinfo, FINISH_RELEASE, 3, &finish);
 	finish_run(&finish);
 	PG_RETURN_VOID();
+}
+
+/* idem_release_key(operation, key, fence, principal) */
+Datum
+idem_release_key(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "release", serve_release_key);
 }

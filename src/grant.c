@@ -73,6 +73,7 @@ static const struct
 	{TIER_WORKER, "idem_start_next"},
 	{TIER_MONITOR, "idem_destination_policy"},
 	{TIER_MONITOR, "idem_list"},
+	{TIER_MONITOR, "idem_requests"},
 	{TIER_MONITOR, "idem_stat_calls"},
 	{TIER_MONITOR, "idem_stat_claims"},
 	{TIER_MONITOR, "idem_stat_counters"},

@@ -57,7 +57,7 @@ char	   *guc_principal = NULL;
 int			guc_purge_batch = 1000;
 
 /*
- * How long the worker pauses after each batch, when it is not behind.  Longer
+ * How long the worker pauses after each batch, when it keeps up.  Longer
  * spreads the work, zero does it as fast as it can be done.
  */
 int			guc_purge_delay = 20;
@@ -69,16 +69,17 @@ int			guc_purge_delay = 20;
 char	   *guc_request_id = NULL;
 
 /*
- * How many minutes lines of the request log are kept.  They are for looking
+ * How many minutes lines of the request log are kept, in any unit ('7d').  They are for looking
  * into what happened lately, not for bookkeeping.
  */
 int			guc_request_log_retention = 7 * 24 * 60;
 
 /*
  * How many lines of the request log can wait for the worker.  As many as come
- * in between two visits; more than that are counted and dropped.
+ * in until it writes them, which begins when half of the room is taken; more
+ * than that are counted and dropped.
  */
-int			guc_request_log_size = 4096;
+int			guc_request_log_size = 16384;
 
 /*
  * Should the worker work?  Off while something else calls idem_purge(), or

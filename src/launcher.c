@@ -44,6 +44,7 @@
 #include "requests.h"
 
 #define RESTART_SECONDS 5
+#define URGENT_NAP_MS 100
 
 typedef struct Database
 {
@@ -206,6 +207,7 @@ visit(const Database *database)
 	}
 	if (WaitForBackgroundWorkerShutdown(handle) == BGWH_POSTMASTER_DIED)
 		proc_exit(1);
+	requests_wake_me();
 	visits_end_if_running(database->oid);
 }
 
@@ -217,6 +219,7 @@ visit_all_due(void)
 {
 	List	   *all = NIL;
 	List	   *databases = list_databases(&all);
+	List	   *urgent = requests_urgent() ? requests_databases() : NIL;
 	ListCell   *lc;
 
 	remember(databases);
@@ -227,7 +230,7 @@ visit_all_due(void)
 		const Database *database = lfirst(lc);
 
 		CHECK_FOR_INTERRUPTS();
-		if (!requests_urgent() &&
+		if (!list_member_oid(urgent, database->oid) &&
 			!visits_is_due(database->oid, GetCurrentTimestamp()))
 			continue;
 		if (is_being_changed(database->oid))
@@ -248,6 +251,9 @@ nap(void)
 	TimestampTz until = guc_worker ? visits_next_due(now) :
 	now + (int64) guc_naptime * 1000;
 
+	/* what is urgent could not be done just now, or came in meanwhile */
+	if (guc_worker && requests_urgent())
+		until = Min(until, now + URGENT_NAP_MS * INT64CONST(1000));
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 Max(TimestampDifferenceMilliseconds(now, until), 1L),
 					 compat_wait_event(&wait_event, "IdempotencyLauncherMain"));

@@ -28,6 +28,7 @@
 #include "claim.h"
 #include "compat.h"
 #include "counters.h"
+#include "requests.h"
 
 PG_FUNCTION_INFO_V1(idem_once);
 PG_FUNCTION_INFO_V1(idem_once_many);
@@ -49,6 +50,8 @@ record_done(Claim *claim, PermitPrior prior)
 		return step;
 	counters_add(claim->call.policy->counters, COUNT_COMPLETED, 1);
 	claim->answer.verdict = VERDICT_EXECUTE;
+	claim->answer.state = STATE_SUCCEEDED;
+	claim->answer.attempt = rec.attempt;
 	return STEP_ANSWERED;
 }
 
@@ -94,17 +97,23 @@ is_first(const Claim *claim)
 	return false;
 }
 
-/*
- * idem_once(operation, key, principal)
- */
-Datum
-idem_once(PG_FUNCTION_ARGS)
+static Datum
+serve_once(PG_FUNCTION_ARGS)
 {
 	Claim		claim;
 
 	claim_begin(&claim, fcinfo, &kind_once, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
 	claim_run(&claim);
 	PG_RETURN_BOOL(is_first(&claim));
+}
+
+/*
+ * idem_once(operation, key, principal)
+ */
+Datum
+idem_once(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "do once", serve_once);
 }
 
 /* A key of a batch. */
@@ -175,40 +184,40 @@ run_batch(Claim *claim, Datum *keys, const BatchKey *order, int n, bool *first)
 		claim->call.who.key = TextDatumGetCString(keys[position]);
 		claim->call.who.id = order[i].id;
 		identity_read_key_time(&claim->call.who);
+		request_about(&claim->call);
 		call_check_key(&claim->call);
 		claim_run(claim);
 		first[position] = is_first(claim);
+		request_next(true);
 		MemoryContextReset(context);
 	}
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(context);
 }
 
-/*
- * idem_once_many(operation, keys, principal)
- */
-Datum
-idem_once_many(PG_FUNCTION_ARGS)
+static Datum
+serve_once_many(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	int			n;
-	Datum	   *keys = batch_keys(fcinfo, &n);
-	BatchKey   *order = palloc(Max(n, 1) * sizeof(BatchKey));
-	bool	   *first = palloc0(Max(n, 1) * sizeof(bool));
+	Datum	   *keys;
+	BatchKey   *order;
+	bool	   *first;
 	Claim		claim;
 
+	call_begin_operation(&claim.call, ARG_TEXT(0));
+	keys = batch_keys(fcinfo, &n);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	if (n == 0)
-	{
-		Call		call;
-
-		call_begin_operation(&call, ARG_TEXT(0));
 		return (Datum) 0;
-	}
+	order = palloc(n * sizeof(BatchKey));
+	first = palloc0(n * sizeof(bool));
 	claim_begin(&claim, fcinfo, &kind_once, ARG_TEXT(0), DatumGetTextPP(keys[0]), ARG_TEXT(2));
 	for (int i = 0; i < n; i++)
 	{
 		claim.call.who.key = TextDatumGetCString(keys[i]);
+		memset(&claim.call.who.id, 0, sizeof(claim.call.who.id));
+		request_about(&claim.call);
 		identity_derive(&claim.call.who);
 		order[i].id = claim.call.who.id;
 		order[i].position = i;
@@ -223,4 +232,13 @@ idem_once_many(PG_FUNCTION_ARGS)
 			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &keys[i], &isnull);
 	}
 	return (Datum) 0;
+}
+
+/*
+ * idem_once_many(operation, keys, principal)
+ */
+Datum
+idem_once_many(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "do once", serve_once_many);
 }

@@ -35,6 +35,7 @@
 
 #include "compat.h"
 #include "counters.h"
+#include "requests.h"
 
 /* Operations remembered; a caller that makes names up must not eat memory. */
 #define MAX_CACHED 256
@@ -463,6 +464,20 @@ require_text(text *value, const char *what, const char *operation)
 }
 
 /*
+ * The operation of a call, and its policy.  From here on the request is logged
+ * if that says so, whatever else is wrong with it.  Raises 22023.
+ */
+static void
+begin_with_operation(Call *call, text *operation)
+{
+	memset(&call->who, 0, sizeof(call->who));
+	call->who.operation = require_text(operation, "operation", NULL);
+	identity_check_text(call->who.operation, "operation");
+	call->policy = policy_get(call->who.operation);
+	request_about(call);
+}
+
+/*
  * Start a call: whose key it is about, under which policy, and whether the
  * caller of the SQL function may.  Arguments may be NULL pointers for SQL NULL.
  * Raises 22023 and 42501.
@@ -471,11 +486,13 @@ void
 call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
 		   text *operation, text *key, text *principal)
 {
-	call->who.operation = require_text(operation, "operation", NULL);
+	begin_with_operation(call, operation);
 	call->who.key = require_text(key, "key", call->who.operation);
+	request_about(call);
 	call->who.principal = principal_resolve(principal, call->who.operation);
+	request_about(call);
 	identity_derive(&call->who);
-	call->policy = policy_get(call->who.operation);
+	request_about(call);
 	if (binding == BIND_UNLESS_WORKER && call->policy->principal_setting)
 		binding = is_worker(fcinfo) ? BIND_WORKER : BIND_CALLER;
 	if (!policy_permits(call->policy, &call->who, binding))
@@ -488,9 +505,7 @@ call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
 void
 call_begin_operation(Call *call, text *operation)
 {
-	call->who.operation = require_text(operation, "operation", NULL);
-	identity_check_text(call->who.operation, "operation");
-	call->policy = policy_get(call->who.operation);
+	begin_with_operation(call, operation);
 	check_role(call->policy, call->who.operation);
 }
 

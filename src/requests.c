@@ -7,32 +7,40 @@
  * or errors' texts.  It is left in shared memory for the worker to write, so
  * it stays when the transaction rolls back, and costs its caller no write.
  *
- * A line belongs to one process at a time, by its status:
+ * The memory is a ring of cells.  A line takes one, or if it is long as many in
+ * a row as it needs.  A cell belongs to one process at a time, by its status:
  *
  *		FREE -> WRITING		a session, compare and swap
+ *		FREE -> FOLLOWING	the same session: the line goes on in this cell,
+ *							which belongs to whom the line's first belongs to
  *		WRITING -> READY	the same session, nothing in between can be raised
  *		READY -> FREE		the worker of the line's database, after the
  *							transaction that wrote it into the table committed;
- *							or the launcher, if no worker will come
+ *							or the launcher, if no worker will come; the cells
+ *							that follow go first
  *
- * so there is no lock.  A session looks at a few lines, from where the one
+ * so there is no lock.  A session looks at a few places, from where the one
  * before it found one; if none is free it counts a dropped line and goes on.
- * The launcher is woken when half of the lines are taken.
+ * Who meets another at a cell of a place gives back the cells it has taken of
+ * it, and looks on.
+ *
+ * What every line writes besides its own cells is two numbers, next and taken,
+ * side by side.  The rest is counted by who empties the ring.
+ *
+ * When half of the cells are taken somebody is woken: the worker that is there
+ * for it, or the launcher.  Whoever that is sets waker to itself; the latch
+ * set in vain when it has just left does no harm, since the launcher, whose
+ * turn it is then, looks how full the ring is before it sleeps.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "funcapi.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/latch.h"
-#include "storage/proc.h"
 #include "storage/shmem.h"
-#include "utils/builtins.h"
-#include "utils/guc.h"
-#include "utils/timestamp.h"
 
 #include "background.h"
 #include "compat.h"
@@ -42,63 +50,49 @@ PG_FUNCTION_INFO_V1(idem_stat_request_lines);
 
 enum
 {
-	LINE_FREE,
-	LINE_WRITING,
-	LINE_READY
+	CELL_FREE,
+	CELL_WRITING,
+	CELL_FOLLOWING,
+	CELL_READY
 };
 
-/* Lines to look at before giving up. */
+/* Bytes of a cell: enough for a line without long texts. */
+#define CELL_SIZE 256
+
+/* Places to look at before giving up. */
 #define MOST_LOOKS 16
 
-/* What all texts of a line have together, and the less important ones each. */
-#define TEXTS_MAX 1200
-#define SMALL_TEXT_MAX 128
-
-typedef enum LineText
-{
-	TEXT_OPERATION,
-	TEXT_KEY,
-	TEXT_PRINCIPAL,
-	TEXT_RESOURCE,
-	TEXT_REQUEST,
-	TEXT_APPLICATION,
-	N_LINE_TEXTS
-} LineText;
-
-struct RequestLine
+typedef struct CellHead
 {
 	pg_atomic_uint32 status;
-	Oid			database;
-	TimestampTz at;
-	pg_uuid_t	id;
-	const char *what;			/* a constant of the library, which is loaded
-								 * before the processes fork */
-	int32		pid;
-	int32		attempt;
-	int			error;			/* SQLSTATE; 0 = answered */
-	Verdict		verdict;
-	State		state;
-	char		texts[TEXTS_MAX];	/* N_LINE_TEXTS, each ended by a zero */
-};
+	Oid			database;		/* whose line begins here */
+} CellHead;
 
 typedef struct Ring
 {
 	pg_atomic_uint32 next;		/* where to look first */
-	pg_atomic_uint32 taken;
-	pg_atomic_uint64 logged;
+	pg_atomic_uint32 taken;		/* cells */
+	pg_atomic_uint64 written;	/* lines that have left for their table */
 	pg_atomic_uint64 dropped;
-	Latch	   *launcher;		/* whom to wake; a PGPROC's, so it stays */
-	RequestLine lines[FLEXIBLE_ARRAY_MEMBER];
+	Latch	   *waker;			/* whom to wake; a PGPROC's, so it stays */
+	CellHead	cells[FLEXIBLE_ARRAY_MEMBER];
 } Ring;
 
 static Ring *ring = NULL;
-static uint32 n_lines = 0;
+static char *contents = NULL;	/* of the cells, in one piece */
+static uint32 n_cells = 0;
+
+static Size
+heads_size(void)
+{
+	return CACHELINEALIGN(add_size(offsetof(Ring, cells),
+								   mul_size(guc_request_log_size, sizeof(CellHead))));
+}
 
 Size
 requests_size(void)
 {
-	return add_size(offsetof(Ring, lines),
-					mul_size(guc_request_log_size, sizeof(RequestLine)));
+	return add_size(heads_size(), mul_size(guc_request_log_size, CELL_SIZE));
 }
 
 /*
@@ -108,25 +102,35 @@ void
 requests_attach(void *memory, bool found)
 {
 	ring = memory;
-	n_lines = guc_request_log_size;
+	contents = (char *) memory + heads_size();
+	n_cells = guc_request_log_size;
 	if (found)
 		return;
 	memset(ring, 0, requests_size());
 	pg_atomic_init_u32(&ring->next, 0);
 	pg_atomic_init_u32(&ring->taken, 0);
-	pg_atomic_init_u64(&ring->logged, 0);
+	pg_atomic_init_u64(&ring->written, 0);
 	pg_atomic_init_u64(&ring->dropped, 0);
-	for (uint32 i = 0; i < n_lines; i++)
-		pg_atomic_init_u32(&ring->lines[i].status, LINE_FREE);
+	for (uint32 i = 0; i < n_cells; i++)
+		pg_atomic_init_u32(&ring->cells[i].status, CELL_FREE);
 }
 
 /*
- * This process, the launcher, wants to know when the ring fills.
+ * Is there a log at all, that is, was the library preloaded?
+ */
+bool
+requests_available(void)
+{
+	return ring != NULL;
+}
+
+/*
+ * This process, launcher or worker, wants to know when the ring fills.
  */
 void
 requests_wake_me(void)
 {
-	ring->launcher = MyLatch;
+	ring->waker = MyLatch;
 }
 
 /*
@@ -135,7 +139,16 @@ requests_wake_me(void)
 bool
 requests_urgent(void)
 {
-	return pg_atomic_read_u32(&ring->taken) >= n_lines / 2;
+	return pg_atomic_read_u32(&ring->taken) >= n_cells / 2;
+}
+
+/*
+ * Are those so many lines that the next ones will soon be urgent?
+ */
+bool
+requests_are_many(int lines)
+{
+	return lines >= n_cells / 16;
 }
 
 /*----
@@ -143,137 +156,81 @@ requests_urgent(void)
  *----
  */
 
+static uint32
+cells_of(const LineHead *head)
+{
+	return (head->length + CELL_SIZE - 1) / CELL_SIZE;
+}
+
 /*
- * A free line, now being written; NULL, and counted, if there is none.
+ * Take n cells in a row, the first one to be written.  False if one of them is
+ * taken; then none is.
  */
-static RequestLine *
-take_line(void)
+static bool
+take_place(uint32 first, uint32 n)
+{
+	uint32		got;
+
+	for (got = 0; got < n; got++)
+	{
+		uint32		status = CELL_FREE;
+
+		if (!pg_atomic_compare_exchange_u32(&ring->cells[first + got].status, &status,
+											got == 0 ? CELL_WRITING : CELL_FOLLOWING))
+			break;
+	}
+	if (got == n)
+		return true;
+	while (got-- > 0)
+		pg_atomic_write_u32(&ring->cells[first + got].status, CELL_FREE);
+	return false;
+}
+
+/*
+ * Find n free cells in a row and take them.  False, and a line counted as
+ * dropped, if there are none.
+ */
+static bool
+find_place(uint32 n, uint32 *first)
 {
 	for (int look = 0; look < MOST_LOOKS; look++)
 	{
-		uint32		i = pg_atomic_fetch_add_u32(&ring->next, 1) % n_lines;
-		uint32		status = LINE_FREE;
-
-		if (pg_atomic_compare_exchange_u32(&ring->lines[i].status, &status,
-										   LINE_WRITING))
-		{
-			Latch	   *launcher = ring->launcher;
-
-			if (pg_atomic_fetch_add_u32(&ring->taken, 1) == n_lines / 2 && launcher)
-				SetLatch(launcher);
-			return &ring->lines[i];
-		}
+		*first = pg_atomic_fetch_add_u32(&ring->next, n) % n_cells;
+		if (*first + n <= n_cells && take_place(*first, n))
+			return true;
 	}
 	pg_atomic_fetch_add_u64(&ring->dropped, 1);
-	return NULL;
-}
-
-static void
-free_line(RequestLine *line)
-{
-	pg_atomic_fetch_sub_u32(&ring->taken, 1);
-	pg_write_barrier();
-	pg_atomic_write_u32(&line->status, LINE_FREE);
+	return false;
 }
 
 /*
- * Append a text, cut to a length and to what is left; NULL is as good as
- * empty.  Returns the new end.
+ * Leave a line, if there is room; its length is set here.  Raises nothing.
  */
-static char *
-put_text(char *to, const char *end, const char *text, int most)
+void
+requests_put(Line *line)
 {
-	int			room = Min(most, (int) (end - to) - 1);
-	int			len = text ? (int) strlen(text) : 0;
+	uint32		n;
+	uint32		first;
+	uint32		before;
 
-	if (len > room)
-		len = pg_mbcliplen(text, len, Max(room, 0));
-	memcpy(to, text ? text : "", len);
-	to[len] = '\0';
-	return Min(to + len + 1, unconstify(char *, end) - 1);
-}
-
-/*
- * The request's id from PostgREST's headers, a JSON object of strings: good
- * enough a look for a log, and it cannot fail.
- */
-static char *
-header_request_id(void)
-{
-	static const char name[] = "\"x-request-id\"";
-	const char *at = GetConfigOption("request.headers", true, false);
-	size_t		len;
-
-	at = at ? strstr(at, name) : NULL;
-	if (at == NULL)
-		return NULL;
-	at += strlen(name);
-	at += strspn(at, " :");
-	if (*at != '"')
-		return NULL;
-	len = strcspn(at + 1, "\"\\");
-	return pnstrdup(at + 1, Min(len, SMALL_TEXT_MAX));
-}
-
-/*
- * Leave a line, if there is room.
- */
-static void
-leave_line(const Call *call, const char *what, const Answer *answer, int error,
-		   const char *resource)
-{
-	const char *request = guc_request_id[0] ? guc_request_id : header_request_id();
-	TimestampTz now = GetCurrentTimestamp();
-	RequestLine *line = take_line();
-	char	   *to;
-	char	   *end;
-
-	if (line == NULL)
+	line_measure(line);
+	n = cells_of(&line->head);
+	if (!find_place(n, &first))
 		return;
-	line->database = MyDatabaseId;
-	line->at = now;
-	line->id = call->who.id;
-	line->what = what;
-	line->pid = MyProcPid;
-	line->error = error;
-	line->verdict = answer ? answer->verdict : VERDICT_NONE;
-	line->state = answer ? answer->state : STATE_ABSENT;
-	line->attempt = answer ? answer->attempt : NO_ATTEMPT;
-	to = line->texts;
-	end = line->texts + TEXTS_MAX;
-	to = put_text(to, end, call->who.operation, TEXTS_MAX);
-	to = put_text(to, end, call->who.key, TEXTS_MAX);
-	to = put_text(to, end, call->who.principal, TEXTS_MAX);
-	to = put_text(to, end, resource, SMALL_TEXT_MAX);
-	to = put_text(to, end, request, SMALL_TEXT_MAX);
-	(void) put_text(to, end, application_name, NAMEDATALEN);
+
+	/* counted before anybody can give it back */
+	before = pg_atomic_fetch_add_u32(&ring->taken, n);
+	line_write(line, contents + (Size) first * CELL_SIZE);
+	ring->cells[first].database = MyDatabaseId;
 	pg_write_barrier();
-	pg_atomic_write_u32(&line->status, LINE_READY);
-	pg_atomic_fetch_add_u64(&ring->logged, 1);
-}
+	pg_atomic_write_u32(&ring->cells[first].status, CELL_READY);
+	if (before < n_cells / 2 && before + n >= n_cells / 2)
+	{
+		Latch	   *waker = ring->waker;
 
-/*
- * Log an answer.  answer may lack what does not apply.
- */
-void
-requests_log_answer(const Call *call, const char *what, const Answer *answer)
-{
-	const char *pointer = call->policy->resource_pointer;
-
-	if (ring && requests_wanted(call))
-		leave_line(call, what, answer, 0,
-				   pointer && answer->result != (Datum) 0 ?
-				   pointer_text(pointer, DatumGetJsonbP(answer->result)) : NULL);
-}
-
-/*
- * Log that a call is ending with the error being handled.
- */
-void
-requests_log_error(const Call *call, const char *what)
-{
-	if (ring && requests_wanted(call))
-		leave_line(call, what, NULL, geterrcode(), NULL);
+		if (waker)
+			SetLatch(waker);
+	}
 }
 
 /*----
@@ -282,41 +239,93 @@ requests_log_error(const Call *call, const char *what)
  */
 
 /*
- * Up to that many ready lines of this database.  Returns how many.
+ * Up to that many ready lines of this database, by their first cells.  Returns
+ * how many.
  */
 int
-requests_collect(RequestLine **lines, int most)
+requests_collect(uint32 *cells, int most)
 {
 	int			n = 0;
 
-	for (uint32 i = 0; ring && i < n_lines && n < most; i++)
+	for (uint32 i = 0; ring && i < n_cells && n < most; i++)
 	{
-		RequestLine *line = &ring->lines[i];
-
-		if (pg_atomic_read_u32(&line->status) != LINE_READY)
+		if (pg_atomic_read_u32(&ring->cells[i].status) != CELL_READY)
 			continue;
 		pg_read_barrier();
-		if (line->database == MyDatabaseId)
-			lines[n++] = line;
+		if (ring->cells[i].database == MyDatabaseId)
+			cells[n++] = i;
 	}
 	return n;
+}
+
+/*
+ * The packed line that begins in that cell, and a copy of its head.
+ */
+const char *
+requests_at(uint32 cell, LineHead *head)
+{
+	const char *packed = contents + (Size) cell * CELL_SIZE;
+
+	memcpy(head, packed, sizeof(LineHead));
+	return packed;
+}
+
+/*
+ * The databases there are ready lines of, as a list of OIDs.
+ */
+List *
+requests_databases(void)
+{
+	List	   *databases = NIL;
+
+	for (uint32 i = 0; i < n_cells; i++)
+	{
+		if (pg_atomic_read_u32(&ring->cells[i].status) != CELL_READY)
+			continue;
+		pg_read_barrier();
+		databases = list_append_unique_oid(databases, ring->cells[i].database);
+	}
+	return databases;
+}
+
+/*
+ * Give back the cells of lines.  What was read of them has been read.
+ */
+static void
+free_lines(const uint32 *cells, int n)
+{
+	uint32		freed = 0;
+
+	pg_memory_barrier();
+	for (int i = 0; i < n; i++)
+	{
+		LineHead	head;
+		uint32		k;
+
+		(void) requests_at(cells[i], &head);
+		k = cells_of(&head);
+		freed += k;
+		while (k-- > 0)
+			pg_atomic_write_u32(&ring->cells[cells[i] + k].status, CELL_FREE);
+	}
+	pg_atomic_fetch_sub_u32(&ring->taken, freed);
 }
 
 /*
  * Those are in the table, committed.
  */
 void
-requests_release(RequestLine **lines, int n)
+requests_release(const uint32 *cells, int n)
 {
-	for (int i = 0; i < n; i++)
-		free_line(lines[i]);
+	free_lines(cells, n);
+	pg_atomic_fetch_add_u64(&ring->written, n);
 }
 
 static void
-drop_line(RequestLine *line)
+drop_line(uint32 cell)
 {
+	free_lines(&cell, 1);
 	pg_atomic_fetch_add_u64(&ring->dropped, 1);
-	free_line(line);
 }
 
 /*
@@ -326,15 +335,13 @@ drop_line(RequestLine *line)
 void
 requests_discard(const List *kept_databases)
 {
-	for (uint32 i = 0; i < n_lines; i++)
+	for (uint32 i = 0; i < n_cells; i++)
 	{
-		RequestLine *line = &ring->lines[i];
-
-		if (pg_atomic_read_u32(&line->status) != LINE_READY)
+		if (pg_atomic_read_u32(&ring->cells[i].status) != CELL_READY)
 			continue;
 		pg_read_barrier();
-		if (!list_member_oid(kept_databases, line->database))
-			drop_line(line);
+		if (!list_member_oid(kept_databases, ring->cells[i].database))
+			drop_line(i);
 	}
 }
 
@@ -344,51 +351,10 @@ requests_discard(const List *kept_databases)
 void
 requests_discard_own(void)
 {
-	RequestLine *line;
+	uint32		cell;
 
-	while (requests_collect(&line, 1) == 1)
-		drop_line(line);
-}
-
-static void
-set_text(Datum *values, bool *nulls, int column, const char *text)
-{
-	nulls[column] = text == NULL || text[0] == '\0';
-
-	values[column] = CStringGetTextDatum(text ? text : "");
-}
-
-/*
- * A line as a row of the table.
- */
-void
-requests_values(const RequestLine *line, Datum *values, bool *nulls)
-{
-	const char *texts[N_LINE_TEXTS];
-	const char *from = line->texts;
-
-	for (int i = 0; i < N_LINE_TEXTS; i++)
-	{
-		texts[i] = from;
-		from += strlen(from) + 1;
-		from = Min(from, line->texts + TEXTS_MAX - 1);
-	}
-	memset(nulls, false, N_REQUEST_COLUMNS * sizeof(bool));
-	values[0] = TimestampTzGetDatum(line->at);
-	values[1] = UUIDPGetDatum(&line->id);
-	set_text(values, nulls, 2, texts[TEXT_OPERATION]);
-	set_text(values, nulls, 3, texts[TEXT_KEY]);
-	set_text(values, nulls, 4, texts[TEXT_PRINCIPAL]);
-	set_text(values, nulls, 5, line->what);
-	set_text(values, nulls, 6, answer_verdict_label(line->verdict));
-	set_text(values, nulls, 7, line->error ? NULL : answer_state_label(line->state));
-	set_text(values, nulls, 8, line->error ? unpack_sql_state(line->error) : NULL);
-	values[9] = Int32GetDatum(line->attempt);
-	nulls[9] = line->attempt == NO_ATTEMPT;
-	set_text(values, nulls, 10, texts[TEXT_RESOURCE]);
-	set_text(values, nulls, 11, texts[TEXT_REQUEST]);
-	set_text(values, nulls, 12, texts[TEXT_APPLICATION]);
-	values[13] = Int32GetDatum(line->pid);
+	while (requests_collect(&cell, 1) == 1)
+		drop_line(cell);
 }
 
 /*
@@ -406,9 +372,9 @@ idem_stat_request_lines(PG_FUNCTION_ARGS)
 		PG_RETURN_NULL();
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	values[0] = Int32GetDatum((int32) n_lines);
+	values[0] = Int32GetDatum((int32) n_cells);
 	values[1] = Int32GetDatum((int32) pg_atomic_read_u32(&ring->taken));
-	values[2] = Int64GetDatum((int64) pg_atomic_read_u64(&ring->logged));
+	values[2] = Int64GetDatum((int64) pg_atomic_read_u64(&ring->written));
 	values[3] = Int64GetDatum((int64) pg_atomic_read_u64(&ring->dropped));
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
 }

@@ -30,6 +30,7 @@
 #include "claim.h"
 #include "compat.h"
 #include "counters.h"
+#include "requests.h"
 
 PG_FUNCTION_INFO_V1(idem_cancel);
 PG_FUNCTION_INFO_V1(idem_reconcile);
@@ -97,11 +98,8 @@ static const ClaimKind kind_cancel = {
 	.execute = record_cancelled,
 };
 
-/*
- * idem_cancel(operation, key, principal, reason)
- */
-Datum
-idem_cancel(PG_FUNCTION_ARGS)
+static Datum
+serve_cancel(PG_FUNCTION_ARGS)
 {
 	Claim		claim;
 
@@ -109,6 +107,15 @@ idem_cancel(PG_FUNCTION_ARGS)
 	claim.reason = ARG_TEXT(3);
 	claim_run(&claim);
 	return answer_datum(fcinfo, &claim.answer);
+}
+
+/*
+ * idem_cancel(operation, key, principal, reason)
+ */
+Datum
+idem_cancel(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "cancel", serve_cancel);
 }
 
 /*----
@@ -168,12 +175,12 @@ note_try(const Work *found, const Record *rec, const Policy *policy,
 }
 
 static void
-put_unknown(FunctionCallInfo fcinfo, const Identity *who, const Record *rec,
+put_unknown(FunctionCallInfo fcinfo, const Call *call, const Record *rec,
 			int64 fence)
 {
 	Answer		answer;
 
-	answer_init(&answer, who);
+	answer_init(&answer, &call->who);
 	answer.verdict = VERDICT_UNKNOWN;
 	answer.state = STATE_UNKNOWN;
 	answer.advice = ADVICE_RECONCILE;
@@ -183,6 +190,9 @@ put_unknown(FunctionCallInfo fcinfo, const Identity *who, const Record *rec,
 	answer.claimed_at = rec->claimed_at;
 	answer.lease_until = rec->lease_until;
 	answer_put(fcinfo, &answer);
+	request_about(call);
+	request_answered(call, &answer);
+	request_next(true);
 }
 
 /*
@@ -226,7 +236,7 @@ hand_out(Reconcile *reconcile, const Work *entry)
 		work.due_at <= GetCurrentTimestamp() &&
 		note_try(&work, &rec, call.policy, reconcile->lease, &fence))
 	{
-		put_unknown(reconcile->fcinfo, &call.who, &rec, fence);
+		put_unknown(reconcile->fcinfo, &call, &rec, fence);
 		return true;
 	}
 	permit_unlock(&entry->id);
@@ -252,17 +262,16 @@ reconcile_lease(FunctionCallInfo fcinfo, const char *operation)
 	return lease;
 }
 
-/*
- * idem_reconcile(operation, max_records, lease)
- */
-Datum
-idem_reconcile(PG_FUNCTION_ARGS)
+static Datum
+serve_reconcile(PG_FUNCTION_ARGS)
 {
 	Reconcile	reconcile = {.fcinfo = fcinfo};
 	Call		call = {0};
 	ListCell   *lc;
 	int			left;
 
+	if (!PG_ARGISNULL(0))
+		call_begin_operation(&call, PG_GETARG_TEXT_PP(0));
 	if (PG_ARGISNULL(1) || PG_GETARG_INT32(1) < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -271,8 +280,6 @@ idem_reconcile(PG_FUNCTION_ARGS)
 	PreventCommandDuringRecovery("idem_reconcile()");
 	PreventCommandIfReadOnly("idem_reconcile()");
 	PreventCommandIfParallelMode("idem_reconcile()");
-	if (!PG_ARGISNULL(0))
-		call_begin_operation(&call, PG_GETARG_TEXT_PP(0));
 	reconcile.lease = reconcile_lease(fcinfo, call.who.operation);
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -289,6 +296,15 @@ idem_reconcile(PG_FUNCTION_ARGS)
 	}
 	store_close(&reconcile.store);
 	return (Datum) 0;
+}
+
+/*
+ * idem_reconcile(operation, max_records, lease)
+ */
+Datum
+idem_reconcile(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "reconcile", serve_reconcile);
 }
 
 /*----
@@ -349,7 +365,10 @@ check_resolvable(const Call *call, Record *rec, int64 fence)
 	if (life != LIFE_UNKNOWN && life != LIFE_OVERRUN)
 		refuse_resolve(&call->who, "it is not unknown");
 	if (fence != 0 && (!work_find(&rec->id, &work) || work.fence != fence))
+	{
+		counters_add(call->policy->counters, COUNT_STALE_FENCE, 1);
 		refuse_resolve(&call->who, "another reconciler has it");
+	}
 }
 
 /*
@@ -381,11 +400,8 @@ apply_outcome(const Call *call, Outcome outcome, Datum detail, Record *rec)
 	}
 }
 
-/*
- * idem_resolve(operation, key, outcome, detail, principal, fence)
- */
-Datum
-idem_resolve(PG_FUNCTION_ARGS)
+static Datum
+serve_resolve(PG_FUNCTION_ARGS)
 {
 	Call		call;
 	Outcome		outcome;
@@ -417,7 +433,17 @@ idem_resolve(PG_FUNCTION_ARGS)
 	counters_add(call.policy->counters, COUNT_RESOLVED, 1);
 
 	status_of_record(&call, &rec, &answer);
+	request_answered(&call, &answer);
 	return answer_datum(fcinfo, &answer);
+}
+
+/*
+ * idem_resolve(operation, key, outcome, detail, principal, fence)
+ */
+Datum
+idem_resolve(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "resolve", serve_resolve);
 }
 
 /*----
@@ -425,16 +451,14 @@ idem_resolve(PG_FUNCTION_ARGS)
  *----
  */
 
-/*
- * idem_redact(operation, key, principal)
- */
-Datum
-idem_redact(PG_FUNCTION_ARGS)
+static Datum
+serve_redact(PG_FUNCTION_ARGS)
 {
 	Call		call;
 	Store		store;
 	Record		found;
 	Record		rec;
+	Answer		answer;
 
 	call_begin(&call, fcinfo, BIND_WORKER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
 	call_refuse_unless_writable("redact", &call.who);
@@ -447,11 +471,23 @@ idem_redact(PG_FUNCTION_ARGS)
 					 errmsg("cannot redact operation \"%s\" (id %s): nothing is on record",
 							call.who.operation, id_text(&call.who.id)),
 					 errhint("Check operation, key and principal.")));
+		rec = found;
 		if (found.result == (Datum) 0 && found.error == (Datum) 0)
 			break;
-		rec = found;
 		rec.result = rec.error = (Datum) 0;
 	} while (store_update(&store, &found, &rec, true) != ROW_CHANGED);
 	store_close(&store);
+
+	status_of_record(&call, &rec, &answer);
+	request_answered(&call, &answer);
 	PG_RETURN_VOID();
+}
+
+/*
+ * idem_redact(operation, key, principal)
+ */
+Datum
+idem_redact(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "redact", serve_redact);
 }

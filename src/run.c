@@ -28,6 +28,7 @@
 
 #include "claim.h"
 #include "compat.h"
+#include "requests.h"
 
 PG_FUNCTION_INFO_V1(idem_run);
 
@@ -180,11 +181,8 @@ static const ClaimKind kind_run = {
 	.execute = claim_grant,
 };
 
-/*
- * idem_run(operation, key, params, func, principal)
- */
-Datum
-idem_run(PG_FUNCTION_ARGS)
+static Datum
+serve_run(PG_FUNCTION_ARGS)
 {
 	Claim		claim;
 	Oid			func = PG_ARGISNULL(3) ? InvalidOid : PG_GETARG_OID(3);
@@ -221,4 +219,13 @@ idem_run(PG_FUNCTION_ARGS)
 	}
 	claim.answer.fence = 0;
 	return answer_datum(fcinfo, &claim.answer);
+}
+
+/*
+ * idem_run(operation, key, params, func, principal)
+ */
+Datum
+idem_run(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "run", serve_run);
 }

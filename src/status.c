@@ -181,16 +181,12 @@ static Datum
 answered(FunctionCallInfo fcinfo, const Call *call, const Answer *answer)
 {
 	counters_add(call->policy->counters, COUNT_STATUS, 1);
-	if (requests_wanted(call))
-		requests_log_answer(call, "ask", answer);
+	request_answered(call, answer);
 	return answer_datum(fcinfo, answer);
 }
 
-/*
- * idem_status(operation, key, principal)
- */
-Datum
-idem_status(PG_FUNCTION_ARGS)
+static Datum
+serve_status(PG_FUNCTION_ARGS)
 {
 	Status		status = {0};
 	Answer		answer;
@@ -217,6 +213,15 @@ idem_status(PG_FUNCTION_ARGS)
 
 	tell(&status, &answer);
 	return answered(fcinfo, &status.call, &answer);
+}
+
+/*
+ * idem_status(operation, key, principal)
+ */
+Datum
+idem_status(PG_FUNCTION_ARGS)
+{
+	return request_serve(fcinfo, "ask", serve_status);
 }
 
 /*----

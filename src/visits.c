@@ -190,10 +190,26 @@ visits_begin(Oid database, int pid)
 }
 
 /*
+ * How hasty the last visit had to be at its end; 1 if it had not.
+ */
+double
+visits_haste(Oid database)
+{
+	Visit	   *visit = find_locked(database);
+	double		haste;
+
+	if (visit == NULL)
+		return 1.0;
+	haste = Max(visit->haste, 1.0);
+	unlock();
+	return haste;
+}
+
+/*
  * The worker has done that batch.
  */
 void
-visits_progress(Oid database, const PurgeBatch *batch)
+visits_progress(Oid database, const PurgeBatch *batch, double haste)
 {
 	Visit	   *visit = find_locked(database);
 
@@ -203,6 +219,7 @@ visits_progress(Oid database, const PurgeBatch *batch)
 	visit->purged_total += batch->removed;
 	visit->failed += batch->failed;
 	visit->purged_until = batch->from;
+	visit->haste = haste;
 	unlock();
 }
 
@@ -292,13 +309,23 @@ static const char *const outcome_names[] = {
 	[VISIT_FAILED] = "failed",
 };
 
-#define N_VISIT_COLUMNS 14
+#define N_VISIT_COLUMNS 15
 
 static void
 set_time(Datum *values, bool *nulls, int column, TimestampTz time)
 {
 	values[column] = TimestampTzGetDatum(time);
 	nulls[column] = time == 0 || time == DT_NOBEGIN;
+}
+
+static Datum
+interval_between(TimestampTz from, TimestampTz to)
+{
+	Interval   *span = palloc0(sizeof(Interval));
+
+	/* a clock set back must not show */
+	span->time = Max(to - from, 0);
+	return IntervalPGetDatum(span);
 }
 
 /*
@@ -318,6 +345,9 @@ put_visit(ReturnSetInfo *rsinfo, const Visit *visit)
 	values[n++] = Int32GetDatum(visit->pid);
 	set_time(values, nulls, n++, visit->started_at);
 	set_time(values, nulls, n++, running ? 0 : visit->ended_at);
+	nulls[n] = visit->started_at == 0;
+	values[n++] = interval_between(visit->started_at, running ? GetCurrentTimestamp() :
+								   visit->ended_at);
 	set_time(values, nulls, n++, running ? 0 : Max(due_at(visit), visit->ended_at));
 	values[n++] = Int64GetDatum(visit->visits);
 	values[n++] = Int64GetDatum(visit->purged);

@@ -21,10 +21,17 @@
  * time-outs) are made for applications.  Purging again what a crash brought
  * back does no harm, so no commit waits for the disk.
  *
- * The pace follows what there is to do.  A pause of idempotency.purge_delay
- * follows each batch; it is halved while records wait longer and longer past
- * their time, and grows back when the worker has caught up.  So the speed
- * settles where expired records come in as fast as they go.
+ * The pace follows what there is to do.  Claims that run beside a purge wait
+ * for its longest stretch of work, so that is short: a slice of records, and
+ * then idempotency.purge_delay.  If the slices do not keep up, that is, if the
+ * oldest record waits longer and longer past its time, the pauses shrink a
+ * little every second, down to the time a slice takes: half of the time is
+ * left to others whatever there is to do.  They grow back when nothing is
+ * left.  The next visit goes on at the pace of the last.
+ *
+ * As long as the log of requests fills fast the worker stays for it, asleep
+ * until the ring is half full: a worker started each time would cost more than
+ * the lines it writes.
  *
  *-------------------------------------------------------------------------
  */
@@ -59,6 +66,20 @@
 /* Others are waiting for their visit too. */
 #define LONGEST_VISIT_MS 10000
 
+/* Records in one stretch of work. */
+#define SLICE 100
+
+/* How often the pace is looked at, and by how much it changes. */
+#define PACE_PERIOD USECS_PER_SEC
+#define PACE_STEP 1.15
+#define MOST_HASTE 1000.0
+
+/* How often lines of the log are looked for while there is a lot to purge. */
+#define FLUSH_PERIOD (100 * INT64CONST(1000))
+
+/* How long to wait for more of them, and for more to purge meanwhile. */
+#define LINGER_MS 1000
+
 /* Records that are passed by are cheap, but not free. */
 #define LOOKS_PER_RECORD 20
 
@@ -69,11 +90,18 @@ typedef struct Stay
 {
 	TimestampTz until;
 	PurgeBatch	batch;
-	bool		more_requests;	/* of the log are waiting */
+	TimestampTz purge_due;		/* not before then */
+	int			lines;			/* of the log, written by the last flush */
+	bool		more_old;		/* lines of the log to remove */
+	TimestampTz flush_due;
 	void		(*work) (struct Stay *stay);	/* of a transaction */
 	VisitOutcome outcome;		/* VISIT_RUNNING = go on */
-	double		pause_ms;
-	TimestampTz lag;			/* of the batch before */
+
+	double		haste;			/* by which purge_delay is divided */
+	TimestampTz paced_at;
+	TimestampTz lag;			/* then */
+	TimestampTz took;			/* the last batch */
+	TimestampTz owed;			/* pause not yet made, in microseconds */
 } Stay;
 
 extern PGDLLEXPORT void idempotency_worker_main(Datum arg);
@@ -97,13 +125,20 @@ background_lock_database(Oid database)
 static bool
 is_version_known(void)
 {
+	static SPIPlanPtr plan = NULL;
 	bool		known;
 
 	SPI_connect();
-	if (SPI_execute("SELECT 1 FROM pg_catalog.pg_extension"
-					" WHERE extname OPERATOR(pg_catalog.=) '" LIBRARY_NAME "'"
-					" AND extversion OPERATOR(pg_catalog.=) ANY ('" KNOWN_VERSIONS "')",
-					true, 0) != SPI_OK_SELECT)
+	if (plan == NULL)
+	{
+		plan = SPI_prepare("SELECT 1 FROM pg_catalog.pg_extension"
+						   " WHERE extname OPERATOR(pg_catalog.=) '" LIBRARY_NAME "'"
+						   " AND extversion OPERATOR(pg_catalog.=) ANY ('" KNOWN_VERSIONS "')",
+						   0, NULL);
+		if (plan == NULL || SPI_keepplan(plan) != 0)
+			elog(ERROR, "could not prepare to read the version of the extension");
+	}
+	if (SPI_execute_plan(plan, NULL, NULL, true, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not read the version of the extension");
 	known = SPI_processed == 1;
 	SPI_finish();
@@ -134,12 +169,14 @@ lock_extension(void)
 }
 
 /*
- * Write out the log of requests.
+ * Write out the log of requests, and remove what is old of it.
  */
 static void
 flush_requests(Stay *stay)
 {
-	stay->more_requests = requests_flush();
+	stay->lines = requests_flush();
+	if (stay->more_old)
+		stay->more_old = requests_expire();
 }
 
 /*
@@ -197,7 +234,7 @@ batch_transaction(Stay *stay)
 		requests_discard_own();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
-	pgstat_report_stat(true);
+	pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
@@ -259,32 +296,56 @@ report_failed_records(const PurgeBatch *batch)
 }
 
 /*
- * Write out a batch of the log.  Should that fail, the purge goes on.
+ * Write out lines of the log, if it is time.  Should that fail, the purge goes
+ * on.
  */
 static void
 run_flush(Stay *stay)
 {
 	ErrorData  *error;
+	TimestampTz now = GetCurrentTimestamp();
 
+	if (now < stay->flush_due && !requests_urgent())
+		return;
+	stay->flush_due = now + FLUSH_PERIOD;
 	stay->work = flush_requests;
-	stay->more_requests = false;
+	stay->lines = 0;
 	error = try_to(batch_transaction, stay);
 	if (error == NULL)
 		return;
 	fail(stay, error);
+	stay->more_old = false;
 	if (ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_OPERATOR_INTERVENTION)
 		stay->outcome = VISIT_RUNNING;
 }
 
+static void
+ask_for_batch(Stay *stay)
+{
+	PurgeBatch *batch = &stay->batch;
+
+	batch->max_records = Min(guc_purge_batch, SLICE);
+	batch->max_looks = batch->max_records * LOOKS_PER_RECORD;
+	batch->careful = false;
+	batch->removed = batch->failed = 0;
+	batch->at_end = false;
+}
+
 /*
- * One batch: if it fails, once more record by record, leaving those that fail.
+ * One batch, if it is time: if it fails, once more record by record, leaving
+ * those that fail.
  */
 static void
 run_batch(Stay *stay)
 {
-	PurgeBatch	asked = stay->batch;
+	TimestampTz start = GetCurrentTimestamp();
+	PurgeBatch	asked;
 	ErrorData  *error;
 
+	if (start < stay->purge_due)
+		return;
+	ask_for_batch(stay);
+	asked = stay->batch;
 	stay->work = purge;
 	error = try_to(batch_transaction, stay);
 	if (error && ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_OPERATOR_INTERVENTION)
@@ -297,43 +358,74 @@ run_batch(Stay *stay)
 		fail(stay, error);
 	if (stay->outcome != VISIT_RUNNING)
 		return;
-	visits_progress(MyDatabaseId, &stay->batch);
+	stay->took = GetCurrentTimestamp() - start;
+	if (stay->batch.at_end)
+		stay->purge_due = start + LINGER_MS * INT64CONST(1000);
+	visits_progress(MyDatabaseId, &stay->batch, stay->haste);
 	report_failed_records(&stay->batch);
-	if (stay->batch.at_end && !stay->more_requests)
-		stay->outcome = VISIT_DONE;
-	else if (GetCurrentTimestamp() >= stay->until)
-		stay->outcome = VISIT_UNFINISHED;
 }
 
 /*
- * The pause after the next batch, from how late the last one was.
+ * Is it time to leave?  As long as there is more to do, or the log fills fast,
+ * only for others that wait for their visit.
+ */
+static void
+think_of_leaving(Stay *stay)
+{
+	bool		more = !stay->batch.at_end || stay->more_old;
+	bool		over = GetCurrentTimestamp() >= stay->until;
+
+	if (more)
+		stay->outcome = over ? VISIT_UNFINISHED : VISIT_RUNNING;
+	else if (over || !requests_are_many(stay->lines))
+		stay->outcome = VISIT_DONE;
+}
+
+/*
+ * Look at the pace, from how late the last batch was.
  */
 static void
 set_pace(Stay *stay)
 {
-	TimestampTz lag = stay->batch.at_end ? 0 : GetCurrentTimestamp() - stay->batch.from;
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz lag = stay->batch.at_end ? 0 : now - stay->batch.from;
 
-	if (lag <= (int64) guc_naptime * 1000)
-		stay->pause_ms = Min(stay->pause_ms * 2 + 1, guc_purge_delay);
+	if (stay->batch.at_end)
+		stay->haste = Max(stay->haste / PACE_STEP, 1.0);
+	else if (stay->paced_at == 0)
+		stay->paced_at = now;
+	else if (now < stay->paced_at + PACE_PERIOD)
+		return;
 	else if (lag >= stay->lag)
-		stay->pause_ms /= 2;
+		stay->haste = Min(stay->haste * PACE_STEP, MOST_HASTE);
+	stay->paced_at = now;
 	stay->lag = lag;
 }
 
 /*
- * Pause between batches.
+ * Pause between batches.  What a latch cannot measure is owed to the next
+ * pause, and what it slept too long is taken from it.
  */
 static void
 pause_a_while(Stay *stay)
 {
 	static uint32 wait_event = 0;
-	long		ms = (long) stay->pause_ms;
+	TimestampTz start = GetCurrentTimestamp();
 
-	if (ms > 0)
+	if (stay->batch.at_end && !stay->more_old)
+		stay->owed = LINGER_MS * INT64CONST(1000);
+	else if (guc_purge_delay == 0)
+		stay->owed = 0;
+	else
+		stay->owed += Max((TimestampTz) (guc_purge_delay * 1000 / stay->haste), stay->took);
+
+	if (stay->owed >= 1000)
 	{
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 ms, compat_wait_event(&wait_event, "IdempotencyPurgeDelay"));
+						 stay->owed / 1000,
+						 compat_wait_event(&wait_event, "IdempotencyPurgeDelay"));
 		ResetLatch(MyLatch);
+		stay->owed = Max(stay->owed - (GetCurrentTimestamp() - start), -stay->took);
 	}
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)
@@ -341,17 +433,6 @@ pause_a_while(Stay *stay)
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 	}
-}
-
-static void
-ask_for_batch(Stay *stay)
-{
-	PurgeBatch *batch = &stay->batch;
-
-	batch->max_records = guc_purge_batch;
-	batch->max_looks = batch->max_records * LOOKS_PER_RECORD;
-	batch->careful = false;
-	batch->removed = batch->failed = 0;
 }
 
 /*
@@ -366,8 +447,9 @@ stay_and_work(void)
 	Stay		stay = {
 		.until = GetCurrentTimestamp() + LONGEST_VISIT_MS * INT64CONST(1000),
 		.batch = {.from = DT_NOBEGIN},
+		.more_old = true,
 		.outcome = VISIT_RUNNING,
-		.pause_ms = guc_purge_delay,
+		.haste = visits_haste(MyDatabaseId),
 	};
 
 	for (;;)
@@ -375,11 +457,12 @@ stay_and_work(void)
 		ErrorData  *error;
 
 		MemoryContextSwitchTo(context);
-		ask_for_batch(&stay);
 		run_flush(&stay);
 		if (stay.outcome == VISIT_RUNNING)
 			run_batch(&stay);
 		MemoryContextReset(context);
+		if (stay.outcome == VISIT_RUNNING)
+			think_of_leaving(&stay);
 		if (stay.outcome != VISIT_RUNNING)
 			return stay.outcome;
 		set_pace(&stay);
@@ -426,6 +509,7 @@ idempotency_worker_main(Datum arg)
 	set_own_settings();
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
 	pgstat_report_appname("idempotency worker");
+	requests_wake_me();
 	visits_begin(database, MyProcPid);
 	visits_end(database, stay_and_work());
 	proc_exit(0);

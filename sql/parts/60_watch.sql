@@ -42,7 +42,7 @@ COMMENT ON VIEW idem_stat IS
 
 CREATE FUNCTION idem_stat_visits(
 	OUT database text, OUT state text, OUT pid integer, OUT started_at timestamptz, OUT ended_at timestamptz,
-	OUT next_visit timestamptz, OUT visits bigint, OUT purged bigint, OUT purged_total bigint, OUT left_behind bigint,
+	OUT duration interval, OUT next_visit timestamptz, OUT visits bigint, OUT purged bigint, OUT purged_total bigint, OUT left_behind bigint,
 	OUT purged_until timestamptz, OUT failures_in_row integer, OUT last_error_at timestamptz, OUT last_error text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'idem_stat_visits' LANGUAGE C VOLATILE PARALLEL SAFE;
@@ -72,42 +72,55 @@ CREATE VIEW idem_stat_worker AS
 		ORDER BY xmin_age DESC LIMIT 1
 	) h ON true;
 COMMENT ON VIEW idem_stat_worker IS
-'one row for each database the background worker visits: state is done, running, unfinished (it comes back at once), no extension, busy (it made way for DDL), failed or not visited yet; purged and left_behind are of the running or last visit; purged_until is how far it has come, by the time records were to be forgotten; horizon_holder is who keeps vacuum from removing what purge deleted, and horizon_age how many transactions old its snapshot is; empty without shared_preload_libraries';
+'one row for each database the background worker visits: state is done, running, unfinished (it comes back at once), no extension, busy (it made way for DDL), failed or not visited yet; duration, purged and left_behind are of the running or last visit; purged_until is how far it has come, by the time records were to be forgotten; horizon_holder is who keeps vacuum from removing what purge deleted, and horizon_age how many transactions old its snapshot is; empty without shared_preload_libraries';
 
 -- The log of requests: for looking into what happened lately.  Not dumped; it
--- is neither needed to restore nor small.
+-- is neither needed to restore nor small.  A row is a page of lines.
 CREATE TABLE idempotency_internal.request_log (
-	at timestamptz NOT NULL,
-	id uuid NOT NULL,
-	operation text COLLATE "C" NOT NULL,
-	key text COLLATE "C" NOT NULL,
-	principal text COLLATE "C" NOT NULL,
-	call text COLLATE "C" NOT NULL,
-	verdict text COLLATE "C",
-	state text COLLATE "C",
-	error text COLLATE "C",
-	attempt integer,
-	resource text COLLATE "C",
-	request text COLLATE "C",
-	application_name text COLLATE "C",
-	pid integer
+	first_at timestamptz NOT NULL,
+	last_at timestamptz NOT NULL,
+	lines integer NOT NULL,
+	packed bytea NOT NULL
 ) USING heap;
+ALTER TABLE idempotency_internal.request_log ALTER COLUMN packed SET STORAGE PLAIN;
 COMMENT ON TABLE idempotency_internal.request_log IS
-	'what was asked and answered, for operations whose setting log_requests is on; written by the background worker, kept for idempotency.request_log_retention';
-CREATE INDEX request_log_at_idx ON idempotency_internal.request_log (at);
-CREATE INDEX request_log_id_idx ON idempotency_internal.request_log (id);
+	'what was asked and answered, for operations whose setting log_requests is on: packed has as many lines as fit on a page, first_at and last_at are the times of the first and the last; written by the background worker, removed when the last is older than idempotency.request_log_retention';
+CREATE INDEX request_log_last_at_idx ON idempotency_internal.request_log (last_at);
+
+CREATE FUNCTION idempotency_internal.request_lines(packed bytea,
+	OUT at timestamptz, OUT id uuid, OUT principal text, OUT operation text, OUT key text, OUT call text,
+	OUT verdict text, OUT state text, OUT error text, OUT attempt integer,
+	OUT resource text, OUT request text, OUT application_name text, OUT pid integer)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'idem_request_lines' LANGUAGE C STABLE STRICT PARALLEL SAFE ROWS 50;
+COMMENT ON FUNCTION idempotency_internal.request_lines(bytea) IS
+'The lines in a row of request_log that are not older than idempotency.request_log_retention; read them through idem_request_log. packed: column packed of a row. Raises XX001 for anything else.';
+
+-- With the rights of the owner: nobody else reads the table.
+CREATE FUNCTION idem_requests(since timestamptz, until timestamptz DEFAULT 'infinity',
+	OUT at timestamptz, OUT id uuid, OUT principal text, OUT operation text, OUT key text, OUT call text,
+	OUT verdict text, OUT state text, OUT error text, OUT attempt integer,
+	OUT resource text, OUT request text, OUT application_name text, OUT pid integer)
+RETURNS SETOF record
+LANGUAGE sql STABLE PARALLEL SAFE
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT l.* FROM idempotency_internal.request_log b, LATERAL idempotency_internal.request_lines(b.packed) l
+	 WHERE b.last_at >= since AND b.first_at < until AND l.at >= since AND l.at < until
+$$;
+COMMENT ON FUNCTION idem_requests(timestamptz, timestamptz) IS
+'The lines of idem_request_log from since up to, but without, until (the end, if not given), found by an index on the time. Nothing if one of them is null.';
 
 CREATE VIEW idem_request_log AS
-	SELECT at, id, principal, operation, key, call, verdict, state, error, attempt, resource, request, application_name, pid
-	FROM idempotency_internal.request_log;
+	SELECT * FROM idem_requests('-infinity');
 COMMENT ON VIEW idem_request_log IS
-'what was asked and answered, rolled back or not, for operations with the setting log_requests: call is claim, complete, ask and so on; error the SQLSTATE if it was refused; resource what resource_pointer finds in the result; request the setting idempotency.request_id or the header x-request-id; never params or results; the background worker writes it some time after the fact';
+'what was asked and answered, rolled back or not, for operations with the setting log_requests: one line for each request (for each key, if a function works for many): call is claim, complete, ask and so on; error the SQLSTATE if it was refused; resource what resource_pointer finds in the result; request the setting idempotency.request_id or the header x-request-id; id, key and principal are null as far as the request was refused before they were known; never params or results; the background worker writes it some time after the fact and keeps it for idempotency.request_log_retention; it reads all there is: idem_requests() reads a span of time';
 
 CREATE FUNCTION idem_stat_request_lines(OUT size integer, OUT waiting integer, OUT logged bigint, OUT dropped bigint)
 RETURNS record
 AS 'MODULE_PATHNAME', 'idem_stat_request_lines' LANGUAGE C VOLATILE PARALLEL SAFE;
 COMMENT ON FUNCTION idem_stat_request_lines() IS
-'The request log on its way, of all databases: room for lines, how many wait for the worker, how many were logged and dropped since the server started. Returns nulls unless the library is in shared_preload_libraries.';
+'The request log on its way, of all databases: room for lines, how much of it is taken by lines that wait for the worker (a line with long texts takes the room of several), how many lines were written into their table, and how many dropped, since the server started. Returns nulls unless the library is in shared_preload_libraries.';
 
 CREATE FUNCTION idempotency_internal.claims_held(OUT id_tail text, OUT pid integer)
 RETURNS SETOF record
@@ -172,4 +185,4 @@ CREATE VIEW idem_record AS
 COMMENT ON VIEW idem_record IS
 'all records, for people: state as idem_status would say it, but forgotten (waiting for purge), cancelled, released and retryable are told apart; results and errors are not shown, idem_status() does; for rows of one key use WHERE id = idem_id(operation, key, principal)';
 
-REVOKE ALL ON FUNCTION idempotency_internal.claims_held() FROM PUBLIC;
+REVOKE ALL ON FUNCTION idempotency_internal.claims_held(), idempotency_internal.request_lines(bytea) FROM PUBLIC;

@@ -30,6 +30,7 @@ REVOKE ALL ON FUNCTION
 	idem_renew(idem_answer, interval),
 	idem_renew_key(text, text, bigint, interval, text),
 	idem_report(text, boolean, boolean),
+	idem_requests(timestamptz, timestamptz),
 	idem_revoke(name, text),
 	idem_stat_calls(),
 	idem_stat_claims(),
