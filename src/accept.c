@@ -10,6 +10,13 @@
  * it was accepted.  Workers that start the next one meet at the lock of the
  * id, which nobody waits for: whoever is refused takes the one after.
  *
+ * Between the look of idem_start_next at a record and its lock of the id another
+ * one may have started it, and even ended it, and committed.  The table must not
+ * judge that as it would a caller's own key: where the two are threads of one
+ * owner, "its first answer was lost" would let both work under one fence, and
+ * "released meanwhile" would be an error about a key nobody asked for.  So what
+ * the table finds is left alone unless it is accepted still.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -65,6 +72,15 @@ static const ClaimKind kind_start = {
 	.takes_overrun = true,
 	.sees_past = true,
 	.needs_record = true,
+	.execute = claim_grant,
+};
+
+static const ClaimKind kind_start_next = {
+	.verb = "start",
+	.attempts = 1,
+	.takes_accepted = true,
+	.only_accepted = true,
+	.sees_past = true,
 	.execute = claim_grant,
 };
 
@@ -132,7 +148,7 @@ static bool
 start_entry(const Work *work, void *arg)
 {
 	StartNext  *next = arg;
-	Claim		claim = {.kind = &kind_start};
+	Claim		claim = {.kind = &kind_start_next};
 	Record		rec;
 
 	if (permit_find(&work->id) ||

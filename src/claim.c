@@ -389,6 +389,15 @@ found_uncommitted_claim(Claim *claim)
 	return claim->found == PROBE_IN_FLIGHT;
 }
 
+/*
+ * Was it in the list of accepted work, and is not accepted any more?
+ */
+static bool
+found_no_longer_accepted(Claim *claim)
+{
+	return claim->kind->only_accepted && !found_record(claim, LIFE_ACCEPTED);
+}
+
 static bool
 found_nothing(Claim *claim)
 {
@@ -493,6 +502,16 @@ act_nothing(Claim *claim)
 		return grant(claim, PRIOR_NOTHING);
 	return grant(claim, claim->life == LIFE_RELEASED ?
 				 PRIOR_RECORD : PRIOR_FORGOTTEN);
+}
+
+/*
+ * Somebody else has it, or had it: not this caller's any more.
+ */
+static Step
+act_leave_alone(Claim *claim)
+{
+	answer_with(claim, VERDICT_IN_PROGRESS, STATE_PROCESSING, ADVICE_RETRY_SAME_KEY);
+	return STEP_ANSWERED;
 }
 
 static Step
@@ -618,6 +637,7 @@ act_unknown(Claim *claim)
 static const DecisionRow decision_table[] = {
 	/* what is found for the key				what is answered */
 	{found_uncommitted_claim, answer_changer},	/* in_progress */
+	{found_no_longer_accepted, act_leave_alone},	/* of idem_start_next only */
 	{found_nothing_and_late, act_late}, /* expired */
 	{found_nothing, act_nothing},	/* execute */
 	{found_expired, act_expired},	/* expired */

@@ -30,6 +30,7 @@ typedef struct ClaimKind
 	bool		takes_overrun;	/* so may one whose lease is over, by policy */
 	bool		sees_past;		/* must see what the last attempt wrote */
 	bool		needs_record;	/* nothing on record is ID001 */
+	bool		only_accepted;	/* what is not accepted any more is left alone */
 	bool		needs_outcome;	/* anything undecided is worth waiting for */
 	bool		withdraws;		/* is no request to execute */
 

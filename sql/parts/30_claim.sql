@@ -11,7 +11,7 @@ COMMENT ON FUNCTION idem_claim(text, text, jsonb, text, interval, interval, text
 'principal: NULL takes the setting idempotency.principal. params: what makes two requests the same, hashed in canonical form; or fingerprint: 32 bytes of your own over the raw request. '
 'lease: NULL takes the policy''s, ''0'' claims atomically (complete in this transaction), longer commits the claim and lets the work run outside. '
 'wait: how long to wait for a duplicate in flight or a running lease; NULL takes the policy''s; with 0 it never waits for another transaction. '
-'owner: names the worker, so that it can ask again when the answer was lost. '
+'owner: names the worker, so that it can ask again when the answer was lost; two that work at the same time need two names. '
 'Returns an answer whose verdict is execute (do the work, hand the answer to idem_complete), replay, in_progress, mismatch, unknown or expired. Use SELECT * FROM idem_claim(...). '
 'Raises 22023 (bad argument), 42501 (role or principal not permitted), 25006 (standby or read-only), 40001 (takes over a record newer than the snapshot), 54001 (params nested too deeply), ID099 (two keys, one id).';
 

@@ -20,7 +20,7 @@ CREATE FUNCTION idem_start_next(operation text, max_records integer DEFAULT 1, l
 RETURNS SETOF idem_answer
 AS 'MODULE_PATHNAME', 'idem_start_next' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_start_next(text, integer, interval, text) IS
-'Starts up to max_records accepted records of an operation, longest accepted first, skipping those other sessions have in hand. principal_setting binds a worker only where its session has been told a principal. lease, owner: as in idem_start. '
+'Starts up to max_records accepted records of an operation, longest accepted first, skipping those other sessions have in hand. principal_setting binds a worker only where its session has been told a principal. lease: as in idem_start. owner: names the worker; many sessions may share one, what is started is handed out once. '
 'Returns an answer with verdict execute for each; none when there is nothing to do. Raises 22023, 42501, 25006, 40001.';
 
 CREATE FUNCTION idem_once(operation text, key text, principal text DEFAULT NULL)
