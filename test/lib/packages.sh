@@ -9,8 +9,8 @@
 # comes first because it is the one that most people have longest.
 wanted_majors() { echo "${IDEM_WANT_MAJOR:-15 16 17 18}"; }
 
-# need_packages GROUP...: groups are build, server, tap, lint, model, fuzz, and source
-# (to build PostgreSQL itself).
+# need_packages GROUP...: groups are build, server, tap, lint, model, node, fuzz, and
+# source (to build PostgreSQL itself).
 need_packages() {
 	local missing
 	mapfile -t missing < <(missing_packages "$@" | sort -u)
@@ -82,9 +82,13 @@ missing_for_lint() {
 	lacks shellcheck has shellcheck
 }
 
-missing_for_fuzz() {
+missing_for_node() {
 	lacks nodejs has node
 	lacks npm has npm
+}
+
+missing_for_fuzz() {
+	missing_for_node
 	lacks clang has clang
 	if has clang; then
 		lacks "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev" clang_can_fuzz
@@ -129,7 +133,18 @@ apt_install() {
 		apt-get -o Acquire::Retries=3 install -y -qq --no-install-recommends "$@" </dev/null
 }
 
-# npm_install FOLDER: what its lock file says.
+# npm_folder NAME: the npm packages of test/NAME, as its lock file has them, in
+# $IDEM_WORK/NAME/node_modules.
+npm_folder() {
+	local source=$IDEM_TOP/test/$1 folder=$IDEM_WORK/$1
+	mkdir -p "$folder"
+	if ! cmp -s "$source/package-lock.json" "$folder/node_modules/made-from"; then
+		cp "$source"/{package.json,package-lock.json,.npmrc} "$folder/"
+		step "installing npm packages of test/$1" npm_install "$folder" || return 1
+		cp "$folder/package-lock.json" "$folder/node_modules/made-from"
+	fi
+}
+
 npm_install() { retry 3 npm ci --prefix "$1" --no-audit --no-fund </dev/null; }
 
 apt_fetch() { apt_update && apt_install "$@"; }

@@ -52,6 +52,7 @@ run_prove() {
 	case $1 in
 		*.pl) prove_on_server "$1" ;;
 		*.py) prove --verbose --exec python3 "$IDEM_TOP/$1" ;;
+		*.mjs) chain_run e2e prove --verbose --exec node "$1" ;;
 		*) prove --verbose --exec bash "$IDEM_TOP/$1" ;;
 	esac
 }

@@ -23,6 +23,7 @@ our @EXPORT = qw(
   new_node configure session sessions create_claims_table
   is_error is_each one_value wait_for_sql send_all collect_all
   kill_server kill_backend heap_and_index_agree extension_available
+  page_is_true
   sleep time
 );
 
@@ -114,6 +115,34 @@ sub is_each
 
 	$count{$_}++ foreach @$values;
 	return is_deeply(\%count, { $expected => scalar @$values }, $name);
+}
+
+# page_is_true NODE, FILE: its SQL runs, in reading order and in one session, and
+# prints what it shows ("-- => ...").
+sub page_is_true
+{
+	my ($node, $file) = @_;
+	my $page = slurp_file($file);
+	my @blocks;
+
+	while ($page =~ /^```sql\n(.*?)^```/msg)
+	{
+		push @blocks, { sql => $1, line => 1 + (substr($page, 0, $-[1]) =~ tr/\n//) };
+	}
+	cmp_ok(scalar @blocks, '>', 0, "$file has SQL");
+	my ($status, $out, $err) = $node->psql('postgres',
+		join('', map { "\\echo -- block $_->{line}\n$_->{sql}" } @blocks),
+		on_error_stop => 1, extra_params => [ '-F', ' | ' ]);
+	is($status, 0, 'its SQL runs') or diag($err);
+	foreach my $block (@blocks)
+	{
+		my @shown = $block->{sql} =~ /-- => (.*)$/mg or next;
+		my ($printed) = "$out\n" =~ /^-- block $block->{line}\n(.*?)(?=^-- block |\z)/ms;
+
+		is_deeply([ grep { $_ ne '' } split /\n/, defined $printed ? $printed : '' ],
+			\@shown, "line $block->{line} prints what it shows");
+	}
+	return $page;
 }
 
 # One value of a query by a session of its own.

@@ -9,30 +9,8 @@ use IdempotencyTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $page = slurp_file('docs/uncertain.md');
 my $node = new_node('main');
-
-# --- the SQL ---------------------------------------------------------------------
-
-my @blocks;
-while ($page =~ /^```sql\n(.*?)^```/msg)
-{
-	push @blocks, { sql => $1, line => 1 + (substr($page, 0, $-[1]) =~ tr/\n//) };
-}
-cmp_ok(scalar @blocks, '>=', 5, 'the page has SQL');
-
-my ($status, $out, $err) = $node->psql('postgres',
-	join('', map { "\\echo -- block $_->{line}\n$_->{sql}" } @blocks),
-	on_error_stop => 1, extra_params => [ '-F', ' | ' ]);
-is($status, 0, 'the SQL runs') or diag($err);
-foreach my $block (@blocks)
-{
-	my @shown = $block->{sql} =~ /-- => (.*)$/mg or next;
-	my ($printed) = "$out\n" =~ /^-- block $block->{line}\n(.*?)(?=^-- block |\z)/ms;
-
-	is_deeply([ grep { $_ ne '' } split /\n/, defined $printed ? $printed : '' ],
-		\@shown, "line $block->{line} prints what it shows");
-}
+my $page = page_is_true($node, 'docs/uncertain.md');
 
 # --- the script ------------------------------------------------------------------
 

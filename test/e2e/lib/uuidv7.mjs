@@ -1,0 +1,12 @@
+// A key that carries its time (RFC 9562), made where the intent is made.
+
+import { randomBytes } from 'node:crypto';
+
+export function uuidv7(now = Date.now()) {
+  const bytes = randomBytes(16);
+  bytes.writeUIntBE(now, 0, 6);
+  bytes[6] = (bytes[6] & 0x0f) | 0x70;
+  bytes[8] = (bytes[8] & 0x3f) | 0x80;
+  const hex = bytes.toString('hex');
+  return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join('-');
+}
