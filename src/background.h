@@ -40,18 +40,28 @@ extern LWLock *shared_lock(SharedLock which);
 /* One batch of a purge: what is asked for, then what came of it. */
 struct PurgeBatch
 {
-	int64		max_records;	/* to remove */
+	int64		max_records;	/* to remove one by one */
 	int64		max_looks;		/* records to look at; 0 = no limit */
+	int64		max_emptied;	/* to remove with all of a segment */
+	bool		lazy;			/* leave what will soon go with a segment */
 	bool		careful;		/* a record that fails is left, not raised */
-	TimestampTz from;			/* begin here; afterwards: how far it came */
+
+	/* where to go on, from one batch to the next */
+	int			next_segment;	/* to see whether it can be emptied */
+	int			next_table;
+	bool		done[N_RECORD_TABLES];
+	TimestampTz reached[N_RECORD_TABLES];	/* by forget_at */
 
 	int64		removed;
 	int64		failed;
 	bool		at_end;			/* looked at all there are */
+	TimestampTz from;			/* how far it came in all that are not done */
 	char		fault[FAULT_TEXT_MAX];	/* of the first that failed */
 };
 
 /* purge.c */
+extern void purge_begin(PurgeBatch *batch);
+extern void purge_again(PurgeBatch *batch);
 extern bool purge_batch(PurgeBatch *batch);
 
 /*----

@@ -54,6 +54,7 @@ static const Oid open_work_types[] = {
 	UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT4OID, CHAROID, TEXTOID
 };
 
+/* The segments are filled in by catalog_init(). */
 static KnownTable tables[] = {
 	[TABLE_RECORD] = {"record", lengthof(record_types), record_types},
 	[TABLE_POLICY] = {"policy", lengthof(policy_types), policy_types},
@@ -84,11 +85,19 @@ catalog_relcache_callback(Datum arg, Oid relid)
 }
 
 /*
- * Register the callback.  Once, at load.
+ * Name the segments, and register the callback.  Once, at load.
  */
 void
 catalog_init(void)
 {
+	static char names[N_SEGMENTS][sizeof("record_s00")];
+
+	for (int i = 0; i < N_SEGMENTS; i++)
+	{
+		snprintf(names[i], sizeof(names[i]), "record_s%02d", i);
+		tables[TABLE_SEGMENT + i] = tables[TABLE_RECORD];
+		tables[TABLE_SEGMENT + i].name = names[i];
+	}
 	CacheRegisterRelcacheCallback(catalog_relcache_callback, (Datum) 0);
 }
 

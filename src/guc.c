@@ -156,8 +156,8 @@ guc_init(void)
 				  "Empty means none: such calls are refused.", &guc_principal,
 				  PGC_USERSET, 0, NULL);
 	define_int("idempotency.purge_batch",
-			   "Sets the number of records one purge transaction removes at most.",
-			   NULL, &guc_purge_batch, 1, INT_MAX, PGC_USERSET, 0);
+			   "Sets the number of records one purge transaction deletes at most.",
+			   "A segment of which all is over is emptied at once, however large.", &guc_purge_batch, 1, INT_MAX, PGC_USERSET, 0);
 	define_int("idempotency.purge_delay",
 			   "Sets how long the worker pauses after each batch when it is not behind.",
 			   NULL, &guc_purge_delay, 0, 10000, PGC_SIGHUP, GUC_UNIT_MS);

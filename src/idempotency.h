@@ -309,10 +309,13 @@ extern RowChange rows_delete(Relation rel, const ItemPointerData *tid,
 							 bool wait);
 
 /* catalog.c */
+#define N_SEGMENTS 32			/* see segment.c: never another number in 1.x */
+
 typedef enum Table
 {
 	TABLE_RECORD,
-	TABLE_POLICY,
+	TABLE_SEGMENT,				/* the first of N_SEGMENTS, in a row */
+	TABLE_POLICY = TABLE_SEGMENT + N_SEGMENTS,
 	TABLE_NORMALISATION,
 	TABLE_OPEN_WORK,
 	TABLE_DESTINATION
@@ -329,13 +332,28 @@ extern HeapTuple stored_row(Table table, RegProcedure equal, Datum key,
 extern Jsonb *stored_jsonb(HeapTuple tuple, int column, Relation rel,
 						   bool array);
 
+/* segment.c */
+extern Table segment_of(const pg_uuid_t *id);
+extern TimestampTz segment_closes_at(Table segment, TimestampTz now);
+
 /* store.c */
 
-/* The record table, open for looking and, if so asked, for writing. */
+/* The tables of records: TABLE_RECORD and the segments. */
+#define N_RECORD_TABLES (1 + N_SEGMENTS)
+
+/* One of them, open. */
+typedef struct RecordTable
+{
+	Relation	rel;			/* NULL = not open */
+	RowLook    *look;
+} RecordTable;
+
+/* The records, for looking and, if so asked, for writing. */
 typedef struct Store
 {
-	Relation	rel;
-	RowLook    *look;
+	bool		for_writing;
+	MemoryContext context;		/* of what is opened */
+	RecordTable tables[N_RECORD_TABLES];
 } Store;
 
 extern void store_open(Store *store, bool for_writing);
@@ -353,6 +371,7 @@ extern bool store_needs_normalisation(Store *store, int64 version);
 
 typedef struct PurgeBatch PurgeBatch;	/* background.h */
 
+extern bool store_empty_segment(PurgeBatch *batch);
 extern void store_purge(Store *store, PurgeBatch *batch);
 
 /* work.c */

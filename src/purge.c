@@ -2,7 +2,7 @@
  *
  * purge.c
  *	  One bounded batch of forgotten records, for idem_purge() and for the
- *	  worker.
+ *	  worker: a whole segment, or rows one by one.
  *
  * Purge removes only what every reader treats as absent already, so it needs
  * no agreement with claims (see store.c); but it decides by the policies as
@@ -62,8 +62,32 @@ purge_normalisations(Store *store)
 }
 
 /*
+ * Get ready for the first batch of all records.
+ */
+void
+purge_begin(PurgeBatch *batch)
+{
+	memset(batch, 0, sizeof(*batch));
+	batch->from = DT_NOBEGIN;
+	for (int i = 0; i < N_RECORD_TABLES; i++)
+		batch->reached[i] = DT_NOBEGIN;
+}
+
+/*
+ * Get ready to look at all records once more, from where the last time ended.
+ */
+void
+purge_again(PurgeBatch *batch)
+{
+	batch->next_segment = 0;
+	memset(batch->done, 0, sizeof(batch->done));
+}
+
+/*
  * Remove one batch of forgotten records, in the current transaction, without
- * waiting for anybody.  Once none is left, looks for old normalisation
+ * waiting for anybody.  What empties a segment does nothing else, because the
+ * segment is locked to the end of the transaction; only a call that has to
+ * answer for all records goes on if there were none in it.  Once none is left, looks for old normalisation
  * settings.  False if nothing was done because another transaction is changing
  * settings.  Raises what a record that cannot be understood raises, unless the
  * batch is careful.
@@ -75,6 +99,8 @@ purge_batch(PurgeBatch *batch)
 
 	if (!ConditionalLockRelationOid(catalog_relid(TABLE_POLICY), ShareLock))
 		return false;
+	if (store_empty_segment(batch) && (batch->lazy || batch->removed > 0))
+		return true;
 	store_open(&store, true);
 	store_purge(&store, batch);
 	if (batch->removed == 0 && batch->at_end)
@@ -90,9 +116,11 @@ purge_batch(PurgeBatch *batch)
 Datum
 idem_purge(PG_FUNCTION_ARGS)
 {
-	PurgeBatch	batch = {.from = DT_NOBEGIN};
+	PurgeBatch	batch;
 
+	purge_begin(&batch);
 	batch.max_records = PG_ARGISNULL(0) ? guc_purge_batch : PG_GETARG_INT64(0);
+	batch.max_emptied = PG_ARGISNULL(0) ? PG_INT64_MAX : batch.max_records;
 	if (batch.max_records <= 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * store.c
- *	  The record table: the only file that opens it.
+ *	  The tables of records: the only file that opens them.
  *
  * Who is first
  * ------------
@@ -40,6 +40,42 @@
  * The table lock is kept to the end of the transaction, so nobody rewrites or
  * drops the table under an open claim.
  *
+ * Which table
+ * -----------
+ * An id has one table for ever (segment.c), so all of the above is about one
+ * table and its unique index.  A transaction that needs several takes weak
+ * locks on them, which do not conflict with each other, in whatever order.
+ *
+ * Emptying a segment
+ * ------------------
+ * Purge truncates a segment if all of it is forgotten.  Whoever acts on what
+ * stands in a segment opens it first: with RowExclusiveLock to claim or
+ * change, with AccessShareLock to read, kept to the end of the transaction (by
+ * a prepared one, too; given back only by a savepoint whose rollback voids the
+ * claim, permit.c).  Purge asks for AccessExclusiveLock without waiting.  So:
+ *
+ * - granted, nobody is between his look and his end: there is no open claim of
+ *	 an id of the segment, not even one that has written nothing, no taker who
+ *	 has decided on a version, no uncommitted row.  What a look finds now is
+ *	 all there is, and it is looked through again under the lock: each record
+ *	 must be forgotten by the same life_of() as for a row by row purge, under
+ *	 policies that are locked against change (purge.c).  Only then it goes;
+ * - refused, somebody is there, and rows are deleted one by one around him.
+ *
+ * Whoever opens the segment meanwhile waits, and the search through it ends as
+ * soon as somebody does; what remains is the time to make an empty file and to
+ * commit.  Getting the lock he takes in the invalidations, so he sees the new
+ * file: that its rows are absent is what they read as before.
+ *
+ * TRUNCATE shows in older snapshots, which matters to readers by SQL alone: a
+ * dump, or a person reading a view, whose snapshot is older but whose lock is
+ * younger misses forgotten records, and nothing else.  That is why a segment
+ * in which a single record is to be kept is not emptied with that one put
+ * back: such a dump would miss it.
+ *
+ * On a standby the replay of the lock conflicts with transactions that have
+ * read the segment there, as the replay of a vacuum conflicts with snapshots.
+ *
  * No look-up here takes an SSI lock (see rows.c), and inserts check only for
  * those of others on our tables, of which there are none: calls on unrelated
  * keys cannot cause each other a 40001.
@@ -53,11 +89,17 @@
 #include "access/relscan.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/transam.h"
 #include "access/xact.h"
+#include "catalog/namespace.h"
+#include "commands/tablecmds.h"
 #include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
@@ -65,6 +107,21 @@
 #include "background.h"
 #include "compat.h"
 #include "counters.h"
+
+/* Fewer blocks are cheaper to delete from than to make a new file for. */
+#define WORTH_EMPTYING 32
+
+/* So that a purge of few records need not look into every segment. */
+#define LEAST_ROWS_OF_BLOCK 4
+
+/* Index entries to look at before it is left open when a segment is over. */
+#define MOST_LOOKS 10000
+
+/* How long nothing has ended before the worker empties a segment in use. */
+#define QUIET (5 * USECS_PER_SEC)
+
+/* How long to wait for those who are in the way of emptying a segment. */
+#define PATIENCE (INT64CONST(3600) * USECS_PER_SEC)
 
 /* Columns, in the order of the table. */
 enum
@@ -90,25 +147,62 @@ enum
 };
 
 /*
- * Open the record table for reading, or for claims and changes.
+ * Get ready to read records, or to claim and change them.  Tables are opened
+ * as they are needed, and stay open.
  */
 void
 store_open(Store *store, bool for_writing)
 {
-	store->rel = catalog_open(TABLE_RECORD,
-							  for_writing ? RowExclusiveLock : AccessShareLock);
-	store->look = rows_look_begin(store->rel,
-								  compat_primary_key_index(store->rel), F_UUID_EQ);
+	memset(store, 0, sizeof(*store));
+	store->for_writing = for_writing;
+	store->context = CurrentMemoryContext;
 }
 
 /*
- * Close it; locks are kept to the end of the transaction.
+ * One of the tables, opened if it is not.  Raises 55000 and 42809; waits for
+ * DDL on it.
+ */
+static RecordTable *
+open_table(Store *store, Table which)
+{
+	RecordTable *table = &store->tables[which - TABLE_RECORD];
+	MemoryContext caller;
+
+	if (table->rel)
+		return table;
+	caller = MemoryContextSwitchTo(store->context);
+	table->rel = catalog_open(which, store->for_writing ? RowExclusiveLock :
+							  AccessShareLock);
+	table->look = rows_look_begin(table->rel,
+								  compat_primary_key_index(table->rel), F_UUID_EQ);
+	MemoryContextSwitchTo(caller);
+	return table;
+}
+
+/*
+ * The table of an id.
+ */
+static RecordTable *
+table_of(Store *store, const pg_uuid_t *id)
+{
+	return open_table(store, segment_of(id));
+}
+
+/*
+ * Close what is open; locks are kept to the end of the transaction.
  */
 void
 store_close(Store *store)
 {
-	rows_look_end(store->look);
-	table_close(store->rel, NoLock);
+	for (int i = 0; i < N_RECORD_TABLES; i++)
+	{
+		RecordTable *table = &store->tables[i];
+
+		if (table->rel == NULL)
+			continue;
+		rows_look_end(table->look);
+		table_close(table->rel, NoLock);
+	}
 }
 
 /*
@@ -253,13 +347,14 @@ check_texts(const Record *rec, const Identity *who)
 ProbeResult
 store_probe_id(Store *store, const pg_uuid_t *id, Record *rec)
 {
+	RecordTable *table = table_of(store, id);
 	HeapTuple	tuple;
 	TransactionId other;
-	ProbeResult result = rows_look(store->look, UUIDPGetDatum(id), &tuple,
+	ProbeResult result = rows_look(table->look, UUIDPGetDatum(id), &tuple,
 								   &other);
 
 	if (result == PROBE_ROW)
-		record_from_tuple(store->rel, tuple, rec);
+		record_from_tuple(table->rel, tuple, rec);
 	rec->changer = other;
 	return result;
 }
@@ -286,7 +381,8 @@ store_wait(Store *store, const Record *rec)
 {
 	ItemPointerData tid = rec->tid;
 
-	XactLockTableWait(rec->changer, store->rel, &tid, XLTW_Update);
+	XactLockTableWait(rec->changer, table_of(store, &rec->id)->rel, &tid,
+					  XLTW_Update);
 }
 
 /*
@@ -310,7 +406,9 @@ identity_of_record(Identity *who, const Record *rec)
 bool
 store_insert(Store *store, const Record *rec)
 {
-	if (!rows_insert(store->rel, tuple_from_record(store->rel, rec)))
+	Relation	rel = table_of(store, &rec->id)->rel;
+
+	if (!rows_insert(rel, tuple_from_record(rel, rec)))
 		return false;
 	work_follow(NULL, rec);
 	return true;
@@ -323,8 +421,9 @@ store_insert(Store *store, const Record *rec)
 RowChange
 store_update(Store *store, const Record *found, const Record *rec, bool wait)
 {
-	RowChange	change = rows_update(store->rel, &found->tid,
-									 tuple_from_record(store->rel, rec), wait);
+	Relation	rel = table_of(store, &found->id)->rel;
+	RowChange	change = rows_update(rel, &found->tid,
+									 tuple_from_record(rel, rec), wait);
 
 	if (change == ROW_CHANGED)
 		work_follow(found, rec);
@@ -338,7 +437,7 @@ store_update(Store *store, const Record *found, const Record *rec, bool wait)
 RowChange
 store_delete(Store *store, const Record *found, bool wait)
 {
-	return rows_delete(store->rel, &found->tid, wait);
+	return rows_delete(table_of(store, &found->id)->rel, &found->tid, wait);
 }
 
 /*
@@ -362,8 +461,10 @@ open_forget_index(Relation rel, LOCKMODE lockmode)
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("the index on \"forget_at\" of the record table is missing"),
-			 errhint("Make it again: CREATE INDEX record_forget_at_idx ON idempotency_internal.record (forget_at NULLS FIRST).")));
+			 errmsg("the index on \"forget_at\" of table \"%s\" is missing",
+					RelationGetRelationName(rel)),
+			 errhint("Make it again: CREATE INDEX ON idempotency_internal.%s (forget_at NULLS FIRST).",
+					 RelationGetRelationName(rel))));
 	return NULL;
 }
 
@@ -372,16 +473,16 @@ open_forget_index(Relation rel, LOCKMODE lockmode)
  * and nobody changes it.
  */
 static bool
-purge_tuple(Store *store, TupleTableSlot *slot, TimestampTz now)
+purge_tuple(Relation rel, TupleTableSlot *slot, TimestampTz now)
 {
 	Record		rec;
 	Call		call;
 
-	record_from_tuple(store->rel, ExecCopySlotHeapTuple(slot), &rec);
+	record_from_tuple(rel, ExecCopySlotHeapTuple(slot), &rec);
 	identity_of_record(&call.who, &rec);
 	call.policy = policy_get(call.who.operation);
 	if (life_of(&rec, &call, now) != LIFE_FORGOTTEN ||
-		store_delete(store, &rec, false) != ROW_CHANGED)
+		rows_delete(rel, &rec.tid, false) != ROW_CHANGED)
 		return false;
 	counters_add(call.policy->counters, COUNT_PURGED, 1);
 	return true;
@@ -392,7 +493,7 @@ purge_tuple(Store *store, TupleTableSlot *slot, TimestampTz now)
  * takes note.  What an operator does (cancel, terminate) is raised again.
  */
 static bool
-purge_tuple_carefully(Store *store, TupleTableSlot *slot, TimestampTz now,
+purge_tuple_carefully(Relation rel, TupleTableSlot *slot, TimestampTz now,
 					  PurgeBatch *batch)
 {
 	MemoryContext context = CurrentMemoryContext;
@@ -403,7 +504,7 @@ purge_tuple_carefully(Store *store, TupleTableSlot *slot, TimestampTz now,
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		removed = purge_tuple(store, slot, now);
+		removed = purge_tuple(rel, slot, now);
 		ReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
@@ -449,78 +550,499 @@ begin_purge_scan(Relation rel, Relation index, SnapshotData *dirty,
 }
 
 /*
- * Remove a batch of forgotten records, oldest first; those another transaction
- * is working on are left alone.  Going on from where the batch before came to
- * spares walking again over what that one has left behind, dead or alive.
+ * Remove forgotten records of a table, oldest first, as many as the batch has
+ * room for; those another transaction is working on are left alone.  Going on
+ * from where the batch before came to spares walking again over what that one
+ * has left behind, dead or alive.  True if all were looked at.
  */
-void
-store_purge(Store *store, PurgeBatch *batch)
+static bool
+walk_table(Relation rel, Relation index, PurgeBatch *batch, TimestampTz *reached,
+		   int64 *looks)
 {
-	Relation	rel = store->rel;
-	Relation	index = open_forget_index(rel, AccessShareLock);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "idempotency purge",
 												  ALLOCSET_DEFAULT_SIZES);
 	TimestampTz now = GetCurrentTimestamp();
-	int64		looks = 0;
+	bool		at_end = false;
 	SnapshotData dirty;
-	IndexScanDesc scan = begin_purge_scan(rel, index, &dirty, batch->from, now);
+	IndexScanDesc scan = begin_purge_scan(rel, index, &dirty, *reached, now);
 
-	batch->at_end = false;
-	while (batch->removed < batch->max_records &&
-		   (batch->max_looks == 0 || looks < batch->max_looks))
+	while (batch->removed < batch->max_records && *looks > 0)
 	{
 		MemoryContext old;
 		bool		isnull;
 
 		if (!index_getnext_slot(scan, ForwardScanDirection, slot))
 		{
-			batch->at_end = true;
+			at_end = true;
 			break;
 		}
 		CHECK_FOR_INTERRUPTS();
-		looks++;
-		batch->from = DatumGetTimestampTz(slot_getattr(slot, COL_FORGET_AT + 1, &isnull));
+		(*looks)--;
+		*reached = DatumGetTimestampTz(slot_getattr(slot, COL_FORGET_AT + 1, &isnull));
 		if (TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax))
 			continue;
 		old = MemoryContextSwitchTo(context);
 		if (batch->careful ?
-			purge_tuple_carefully(store, slot, now, batch) :
-			purge_tuple(store, slot, now))
+			purge_tuple_carefully(rel, slot, now, batch) :
+			purge_tuple(rel, slot, now))
 			batch->removed++;
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
 	}
 	index_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
-	index_close(index, AccessShareLock);
 	MemoryContextDelete(context);
+	return at_end;
+}
+
+/*----
+ * Whole segments.
+ *----
+ */
+
+/*
+ * The next row of a scan with a dirty snapshot, if it comes within so many
+ * index entries; *looks is then still positive.
+ */
+static bool
+next_within(IndexScanDesc scan, ScanDirection direction, TupleTableSlot *slot,
+			int *looks)
+{
+	for (;;)
+	{
+		if (!scan->xs_heap_continue &&
+			(--*looks <= 0 || index_getnext_tid(scan, direction) == NULL))
+			return false;
+		CHECK_FOR_INTERRUPTS();
+		if (index_fetch_heap(scan, slot))
+			return true;
+	}
 }
 
 /*
- * Was any record, committed or not, hashed under that version of the
- * normalisation settings?  Reads the whole table.
+ * Which rows of a segment, committed or not, are in the way of emptying it
+ * longest: when are all of them to be forgotten?  NEVER if that is not known;
+ * DT_NOBEGIN if there is no row at all.
+ */
+static TimestampTz
+segment_due(Relation rel, Relation index)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	int			looks = MOST_LOOKS;
+	TimestampTz due = NEVER;
+	bool		isnull;
+	SnapshotData dirty;
+	ScanKeyData key;
+	IndexScanDesc scan;
+
+	InitDirtySnapshot(dirty);
+	scan = compat_index_beginscan(rel, index, &dirty, 1, 0);
+	ScanKeyEntryInitialize(&key, SK_ISNULL | SK_SEARCHNULL, 1, InvalidStrategy,
+						   InvalidOid, InvalidOid, InvalidOid, (Datum) 0);
+	index_rescan(scan, &key, 1, NULL, 0);
+	if (!next_within(scan, ForwardScanDirection, slot, &looks) && looks > 0)
+	{
+		/* none that is kept for ever: the newest */
+		ScanKeyEntryInitialize(&key, SK_ISNULL | SK_SEARCHNOTNULL, 1,
+							   InvalidStrategy, InvalidOid, InvalidOid,
+							   InvalidOid, (Datum) 0);
+		index_rescan(scan, &key, 1, NULL, 0);
+		if (next_within(scan, BackwardScanDirection, slot, &looks))
+			due = DatumGetTimestampTz(slot_getattr(slot, COL_FORGET_AT + 1, &isnull));
+		else if (looks > 0)
+			due = DT_NOBEGIN;
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	return due;
+}
+
+/*
+ * Is a segment, with what is stored beside its rows, large enough to be
+ * emptied as a whole?
+ */
+static bool
+is_worth_emptying(Relation rel)
+{
+	int64		blocks = RelationGetNumberOfBlocks(rel);
+
+	if (blocks > 0 && blocks < WORTH_EMPTYING &&
+		OidIsValid(rel->rd_rel->reltoastrelid))
+	{
+		Relation	toast = table_open(rel->rd_rel->reltoastrelid, AccessShareLock);
+
+		blocks += RelationGetNumberOfBlocks(toast);
+		table_close(toast, AccessShareLock);
+	}
+	return blocks >= WORTH_EMPTYING;
+}
+
+/*
+ * Will a segment be emptied as a whole, so soon that its rows are better left
+ * for that?  It is closed, and the wait that is left is not longer than the one
+ * since, so what is stored for nothing stays in proportion.  If it is overdue,
+ * somebody is in the way; wait for them a while.
+ */
+static bool
+is_worth_waiting(Relation rel, Relation index, Table which, TimestampTz now)
+{
+	TimestampTz closes_at = segment_closes_at(which, now);
+	TimestampTz due;
+
+	if (closes_at > now || !is_worth_emptying(rel))
+		return false;
+	due = segment_due(rel, index);
+	if (due == NEVER || due == DT_NOBEGIN)
+		return false;
+	return due > now ? due - now <= now - closes_at : now - due < PATIENCE;
+}
+
+/*
+ * Is that version there, if no other open transaction has touched the table?
+ * Does not note what it finds out in the row, as a snapshot would: that makes
+ * pages dirty, which the WAL has to take in if they have checksums.
+ */
+static bool
+is_settled_version(HeapTupleHeader tuple)
+{
+	TransactionId xid = HeapTupleHeaderGetRawXmin(tuple);
+
+	if (!HeapTupleHeaderXminCommitted(tuple) &&
+		(HeapTupleHeaderXminInvalid(tuple) ||
+		 !(TransactionIdIsCurrentTransactionId(xid) || TransactionIdDidCommit(xid))))
+		return false;
+	if ((tuple->t_infomask & HEAP_XMAX_INVALID) ||
+		HEAP_XMAX_IS_LOCKED_ONLY(tuple->t_infomask))
+		return true;
+	if (tuple->t_infomask & HEAP_XMAX_COMMITTED)
+		return false;
+	xid = HeapTupleHeaderGetUpdateXid(tuple);
+	return !TransactionIdIsCurrentTransactionId(xid) && !TransactionIdDidCommit(xid);
+}
+
+/* Records of one operation. */
+typedef struct Tally
+{
+	struct CounterSet *counters;
+	int64		number;
+} Tally;
+
+static void
+tally(List **tallies, struct CounterSet *counters)
+{
+	Tally	   *entry;
+	ListCell   *lc;
+
+	foreach(lc, *tallies)
+	{
+		entry = lfirst(lc);
+		if (entry->counters == counters)
+		{
+			entry->number++;
+			return;
+		}
+	}
+	entry = palloc(sizeof(Tally));
+	entry->counters = counters;
+	entry->number = 1;
+	*tallies = lappend(*tallies, entry);
+}
+
+/*
+ * Is a record forgotten?  Says whose counters it is to be counted in.
+ */
+static bool
+is_forgotten(Relation rel, HeapTuple tuple, TimestampTz now,
+			 struct CounterSet **counters)
+{
+	Record		rec;
+	Call		call;
+
+	record_from_tuple(rel, tuple, &rec);
+	identity_of_record(&call.who, &rec);
+	call.policy = policy_get(call.who.operation);
+	*counters = call.policy->counters;
+	return life_of(&rec, &call, now) == LIFE_FORGOTTEN;
+}
+
+/*
+ * Are all records of a segment forgotten, and not more than most?  Counts
+ * them.  The caller holds AccessExclusiveLock; false, too, as soon as anybody
+ * waits for it.
+ */
+static bool
+all_forgotten(Relation rel, int64 most, List **tallies, int64 *number)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext context = AllocSetContextCreate(caller, "idempotency segment",
+												  ALLOCSET_DEFAULT_SIZES);
+	TableScanDesc scan = table_beginscan(rel, SnapshotAny, 0, NULL);
+	TimestampTz now = GetCurrentTimestamp();
+	BlockNumber block = InvalidBlockNumber;
+	bool		good = true;
+
+	while (good && table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
+		struct CounterSet *counters;
+
+		CHECK_FOR_INTERRUPTS();
+		if (block != ItemPointerGetBlockNumber(&tuple->t_self) &&
+			LockHasWaitersRelation(rel, AccessExclusiveLock))
+			good = false;
+		block = ItemPointerGetBlockNumber(&tuple->t_self);
+		if (!good || !is_settled_version(tuple->t_data))
+			continue;
+		MemoryContextSwitchTo(context);
+		good = ++*number <= most && is_forgotten(rel, tuple, now, &counters);
+		MemoryContextSwitchTo(caller);
+		MemoryContextReset(context);
+		if (good)
+			tally(tallies, counters);
+	}
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	MemoryContextDelete(context);
+	return good;
+}
+
+/*
+ * TRUNCATE a segment, as its owner, whoever we are.  The caller holds
+ * AccessExclusiveLock and has closed it.
+ */
+static void
+truncate_table(char *schema, char *name, Oid owner)
+{
+	TruncateStmt *stmt = makeNode(TruncateStmt);
+	Oid			user;
+	int			context;
+
+	stmt->relations = list_make1(makeRangeVar(schema, name, -1));
+	((RangeVar *) linitial(stmt->relations))->inh = false;
+	stmt->behavior = DROP_RESTRICT;
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(owner, context | SECURITY_RESTRICTED_OPERATION);
+	ExecuteTruncate(stmt);
+	SetUserIdAndSecContext(user, context);
+}
+
+/*
+ * Does it look as if a segment could be emptied now, and as if that were worth
+ * it?  The worker leaves the segment of the present alone unless nothing has
+ * come in for a while.
+ */
+static bool
+looks_over(Relation rel, Table which, const PurgeBatch *batch)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		closed = segment_closes_at(which, now) <= now;
+	TimestampTz due;
+	Relation	index;
+
+	if (!is_worth_emptying(rel) ||
+		RelationGetNumberOfBlocks(rel) > batch->max_emptied / LEAST_ROWS_OF_BLOCK)
+		return false;
+	index = open_forget_index(rel, AccessShareLock);
+	due = segment_due(rel, index);
+	index_close(index, AccessShareLock);
+	if (due == DT_NOBEGIN)
+		return closed;
+	return due <= now && (closed || !batch->lazy || now - due >= QUIET);
+}
+
+/*
+ * Empty a segment if all of it is forgotten and nobody is there.
+ */
+static bool
+empty_segment(Table which, PurgeBatch *batch)
+{
+	Oid			relid = catalog_relid(which);
+	List	   *tallies = NIL;
+	int64		number = 0;
+	char	   *schema;
+	char	   *name;
+	Oid			owner;
+	Relation	rel;
+	ListCell   *lc;
+	bool		over;
+
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		return false;
+	rel = catalog_open(which, NoLock);
+	over = looks_over(rel, which, batch);
+	table_close(rel, NoLock);
+	UnlockRelationOid(relid, AccessShareLock);
+	if (!over || !ConditionalLockRelationOid(relid, AccessExclusiveLock))
+		return false;
+
+	/* an outer query of ours may be reading it */
+	rel = catalog_open(which, NoLock);
+	over = rel->rd_refcnt == 1 &&
+		all_forgotten(rel, batch->max_emptied, &tallies, &number);
+	schema = get_namespace_name(RelationGetNamespace(rel));
+	name = pstrdup(RelationGetRelationName(rel));
+	owner = rel->rd_rel->relowner;
+	table_close(rel, NoLock);
+	if (!over)
+	{
+		UnlockRelationOid(relid, AccessExclusiveLock);
+		return false;
+	}
+	truncate_table(schema, name, owner);
+	foreach(lc, tallies)
+		counters_add(((Tally *) lfirst(lc))->counters, COUNT_PURGED,
+					 ((Tally *) lfirst(lc))->number);
+	batch->removed += number;
+	return true;
+}
+
+/*
+ * Empty the next segment of which that is possible, without waiting for
+ * anybody.  False if there is none.  One that has a record which cannot be
+ * understood is not: a careful batch is one after that has come out.
  */
 bool
-store_needs_normalisation(Store *store, int64 version)
+store_empty_segment(PurgeBatch *batch)
 {
-	TupleTableSlot *slot = table_slot_create(store->rel, NULL);
-	bool		needed = false;
+	batch->at_end = false;
+	if (batch->careful)
+		batch->next_segment = N_SEGMENTS;
+	while (batch->next_segment < N_SEGMENTS)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (empty_segment(TABLE_SEGMENT + batch->next_segment++, batch))
+			return true;
+	}
+	return false;
+}
+
+/*----
+ * All tables.
+ *----
+ */
+
+/*
+ * Remove records of one table one by one.  True if nothing is left to do in
+ * it, now or in this visit.
+ */
+static bool
+purge_table(Store *store, Table which, PurgeBatch *batch, int64 *looks)
+{
+	bool		done = true;
+	Relation	index;
+	Relation	rel;
+
+	/* somebody empties it, or DDL is going on */
+	if (which != TABLE_RECORD &&
+		!ConditionalLockRelationOid(catalog_relid(which), RowExclusiveLock))
+		return true;
+	rel = open_table(store, which)->rel;
+	if (RelationGetNumberOfBlocks(rel) == 0)
+		return true;
+	index = open_forget_index(rel, AccessShareLock);
+	if (which == TABLE_RECORD || !batch->lazy ||
+		!is_worth_waiting(rel, index, which, GetCurrentTimestamp()))
+		done = walk_table(rel, index, batch, &batch->reached[which - TABLE_RECORD],
+						  looks);
+	index_close(index, AccessShareLock);
+	return done;
+}
+
+/*
+ * How far a batch has come: in those tables it has begun and not done, or, if
+ * there is none of them, in all.
+ */
+static TimestampTz
+reached_in_all(const PurgeBatch *batch)
+{
+	TimestampTz least = NEVER;
+	TimestampTz most = DT_NOBEGIN;
+
+	for (int i = 0; i < N_RECORD_TABLES; i++)
+	{
+		if (batch->reached[i] == DT_NOBEGIN)
+			continue;
+		most = Max(most, batch->reached[i]);
+		if (!batch->done[i])
+			least = Min(least, batch->reached[i]);
+	}
+	return least != NEVER ? least : most;
+}
+
+/*
+ * Remove a batch of forgotten records one by one, table after table; the next
+ * batch begins with another table, so that none is kept waiting by a large
+ * one.
+ */
+void
+store_purge(Store *store, PurgeBatch *batch)
+{
+	int64		looks = batch->max_looks > 0 ? batch->max_looks : PG_INT64_MAX;
+	int			first = batch->next_table;
+
+	batch->at_end = true;
+	for (int i = 0; i < N_RECORD_TABLES; i++)
+	{
+		int			at = (first + i) % N_RECORD_TABLES;
+
+		if (batch->done[at])
+			continue;
+		if (batch->removed < batch->max_records && looks > 0)
+		{
+			batch->done[at] = purge_table(store, TABLE_RECORD + at, batch, &looks);
+			batch->next_table = (at + 1) % N_RECORD_TABLES;
+		}
+		batch->at_end = batch->at_end && batch->done[at];
+	}
+	batch->from = reached_in_all(batch);
+}
+
+/*
+ * Was any record of a table, committed or not, hashed under that version of
+ * the normalisation settings?
+ */
+static bool
+has_normalisation(Relation rel, int64 version)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	bool		found = false;
 	SnapshotData dirty;
 	TableScanDesc scan;
 
 	InitDirtySnapshot(dirty);
-	scan = table_beginscan(store->rel, &dirty, 0, NULL);
-	while (!needed && table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	scan = table_beginscan(rel, &dirty, 0, NULL);
+	while (!found && table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
 		bool		isnull;
 		Datum		value = slot_getattr(slot, COL_NORMALISATION + 1, &isnull);
 
 		CHECK_FOR_INTERRUPTS();
-		needed = !isnull && DatumGetInt64(value) == version;
+		found = !isnull && DatumGetInt64(value) == version;
 	}
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
-	return needed;
+	return found;
+}
+
+/*
+ * Was any record hashed under that version?  Reads all tables; a segment that
+ * is locked may have one.
+ */
+bool
+store_needs_normalisation(Store *store, int64 version)
+{
+	for (int i = 0; i < N_RECORD_TABLES; i++)
+	{
+		Table		which = TABLE_RECORD + i;
+
+		if (which != TABLE_RECORD &&
+			!ConditionalLockRelationOid(catalog_relid(which), AccessShareLock))
+			return true;
+		if (has_normalisation(open_table(store, which)->rel, version))
+			return true;
+	}
+	return false;
 }

@@ -14,7 +14,8 @@
  *	 this library knows;
  * - the table locks of the batch itself (purge.c).
  *
- * So the worker is never what others wait for longer than a batch.
+ * So the worker is never what others wait for longer than a batch.  A segment
+ * that is emptied is a batch of its own; what will soon go with one is left.
  *
  * It works as the owner of the tables, restricted, under settings of its own:
  * those of the database or of a role (read-only by default, a search_path,
@@ -324,6 +325,10 @@ ask_for_batch(Stay *stay)
 {
 	PurgeBatch *batch = &stay->batch;
 
+	if (batch->at_end)
+		purge_again(batch);
+	batch->lazy = true;
+	batch->max_emptied = PG_INT64_MAX;
 	batch->max_records = Min(guc_purge_batch, SLICE);
 	batch->max_looks = batch->max_records * LOOKS_PER_RECORD;
 	batch->careful = false;
@@ -388,7 +393,10 @@ static void
 set_pace(Stay *stay)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz lag = stay->batch.at_end ? 0 : now - stay->batch.from;
+	TimestampTz lag = 0;
+
+	if (!stay->batch.at_end && stay->batch.from != DT_NOBEGIN)
+		lag = now - stay->batch.from;
 
 	if (stay->batch.at_end)
 		stay->haste = Max(stay->haste / PACE_STEP, 1.0);
@@ -446,12 +454,12 @@ stay_and_work(void)
 												  ALLOCSET_DEFAULT_SIZES);
 	Stay		stay = {
 		.until = GetCurrentTimestamp() + LONGEST_VISIT_MS * INT64CONST(1000),
-		.batch = {.from = DT_NOBEGIN},
 		.more_old = true,
 		.outcome = VISIT_RUNNING,
 		.haste = visits_haste(MyDatabaseId),
 	};
 
+	purge_begin(&stay.batch);
 	for (;;)
 	{
 		ErrorData  *error;

@@ -94,7 +94,7 @@ CREATE VIEW idem_unresolved AS
 	SELECT r.id, r.principal, r.operation, r.key, r.attempt, r.owner, w.tries,
 		r.claimed_at, r.lease_until AS unknown_since, r.error AS detail
 	FROM idempotency_internal.open_work w
-	JOIN idempotency_internal.record r ON r.id OPERATOR(pg_catalog.=) w.id
+	JOIN idempotency_internal.every_record r ON r.id OPERATOR(pg_catalog.=) w.id
 	WHERE w.due_at IS NULL
 		AND r.state OPERATOR(pg_catalog.=) 'p'
 		AND r.lease_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp();

@@ -159,7 +159,7 @@ CREATE VIEW idem_open AS
 		pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) w.since AS age,
 		r.lease_until, w.tries AS reconcile_tries, w.due_at AS next_try
 	FROM idempotency_internal.open_work w
-	JOIN idempotency_internal.record r ON r.id OPERATOR(pg_catalog.=) w.id
+	JOIN idempotency_internal.every_record r ON r.id OPERATOR(pg_catalog.=) w.id
 	WHERE r.state OPERATOR(pg_catalog.=) ANY ('{a,p}');
 COMMENT ON VIEW idem_open IS
 'records that are not finished: accepted, processing under a lease, or unknown; age counts from when it was accepted or claimed; next_try is null once reconcilers have given up; unknown shows every lease that is over, also where the policy lets the next claim retry';
@@ -181,7 +181,7 @@ CREATE VIEW idem_record AS
 		r.finished_at OPERATOR(pg_catalog.-) r.claimed_at AS took,
 		r.lease_until, r.expires_at, r.forget_at,
 		r.result IS NOT NULL AS has_result, r.error IS NOT NULL AS has_error
-	FROM idempotency_internal.record r, LATERAL (SELECT pg_catalog.clock_timestamp()) AS n(now);
+	FROM idempotency_internal.every_record r, LATERAL (SELECT pg_catalog.clock_timestamp()) AS n(now);
 COMMENT ON VIEW idem_record IS
 'all records, for people: state as idem_status would say it, but forgotten (waiting for purge), cancelled, released and retryable are told apart; results and errors are not shown, idem_status() does; for rows of one key use WHERE id = idem_id(operation, key, principal)';
 

@@ -30,13 +30,22 @@ SELECT concat_ws(' ', coalesce(a.verdict::text, '-'), a.state, a.advice) || ':'
 	 WHERE to_jsonb(a)->field <> 'null'), '')
 $$;
 
--- As if that much time had passed for a record.
+CREATE FUNCTION pg_temp.tables_of_records() RETURNS SETOF regclass LANGUAGE sql AS $$
+SELECT oid::regclass FROM pg_class
+ WHERE relnamespace = 'idempotency_internal'::regnamespace AND relkind = 'r' AND relname ~ '^record(_s[0-9]{2})?$' ORDER BY relname
+$$;
+
+-- As if that much time had passed for a record, in whichever table it is.
 CREATE FUNCTION pg_temp.age(operation text, key text, by interval) RETURNS void
-LANGUAGE sql AS $$
-UPDATE idempotency_internal.record
-   SET claimed_at = claimed_at - by, finished_at = finished_at - by, lease_until = lease_until - by,
-	expires_at = expires_at - by, forget_at = forget_at - by
- WHERE id = idem_id($1, $2)
+LANGUAGE plpgsql AS $$
+DECLARE
+	place regclass;
+BEGIN
+	FOR place IN SELECT pg_temp.tables_of_records() LOOP
+		EXECUTE format('UPDATE %s SET claimed_at = claimed_at - $1, finished_at = finished_at - $1, lease_until = lease_until - $1,
+			expires_at = expires_at - $1, forget_at = forget_at - $1 WHERE id = $2', place) USING by, idem_id(operation, key);
+	END LOOP;
+END
 $$;
 
 -- What a statement raises, in full.
@@ -55,6 +64,6 @@ $$;
 CREATE FUNCTION pg_temp.stored(operation text, key text) RETURNS text
 LANGUAGE sql STABLE AS $$
 SELECT concat_ws(' ', r.state, r.attempt, r.owner, r.result, r.error)
-  FROM idempotency_internal.record r WHERE r.id = idem_id($1, $2)
+  FROM idempotency_internal.every_record r WHERE r.id = idem_id($1, $2)
 $$;
 SELECT * FROM no_plan();

@@ -69,6 +69,10 @@ EXCEPTION WHEN SQLSTATE 'UNDO0' THEN
 END $$;
 SELECT is(pg_temp.under(ddl, query), '42809 with a hint', format('%s: %s', what, query))
   FROM change, unnest(ARRAY[$$SELECT idem_complete(c) FROM idem_claim('heap', 'k') c$$, $$SELECT idem_status('heap', 'schema')$$]) query ORDER BY n, query;
+-- so is a segment, by the calls whose ids belong to it
+SELECT is(pg_temp.under(replace(replace(replace(ddl, 'record_', 'record_s08_'), 'internal.record ', 'internal.record_s08 '), 'internal.record)', 'internal.record_s08)'), query), told, format('segment, %s: %s', what, query))
+  FROM change, (VALUES ($$SELECT idem_complete(c) FROM idem_claim('heap', '018b9d29-8800-7000-8000-000000000001') c$$, '42809 with a hint'), ($$SELECT idem_status('heap', '018b9d29-8800-7000-8000-000000000001')$$, '42809 with a hint'),
+	($$SELECT idem_status('heap', 'k')$$, 'none'), ($$SELECT idem_claim('heap', '019b9d29-8800-7000-8000-000000000001', lease => '1 h')$$, 'none')) q (query, told) ORDER BY n, query;
 SELECT is(pg_temp.under('DROP INDEX idempotency_internal.record_forget_at_idx', $$SELECT idem_complete(c) FROM idem_claim('heap', 'k') c$$), 'none', 'a missing index of purge does not hinder claims');
 SELECT is(idem_complete(c), NULL, 'undone: as before') FROM idem_claim('heap', 'undone') c;
 SELECT is(pg_temp.under(format('CREATE TRIGGER t BEFORE INSERT ON idempotency_internal.%s FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()', t), $$SELECT idem_claim('heap_new', 'k', lease => '1 h')$$), '42809 with a hint', 'a trigger on ' || t)

@@ -18,10 +18,15 @@ CREATE FUNCTION pg_temp.claim(operation text, key text) RETURNS text LANGUAGE sq
 	SELECT concat_ws(' ', verdict, state, advice) FROM idem_claim($1, $2, NULL, 'acme', '1 h')
 $$;
 -- As if the record had been made that much earlier.
-CREATE FUNCTION pg_temp.age_record(operation text, key text, by interval) RETURNS void LANGUAGE sql AS $$
-	UPDATE idempotency_internal.record
-	SET finished_at = finished_at - by, expires_at = expires_at - by, forget_at = forget_at - by
-	WHERE id = idem_id($1, $2, 'acme')
+CREATE FUNCTION pg_temp.age_record(operation text, key text, by interval) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	place regclass;
+BEGIN
+	FOR place IN SELECT pg_temp.tables_of_records() LOOP
+		EXECUTE format('UPDATE %s SET finished_at = finished_at - $1, expires_at = expires_at - $1, forget_at = forget_at - $1 WHERE id = $2', place)
+			USING by, idem_id(operation, key, 'acme');
+	END LOOP;
+END
 $$;
 
 
@@ -60,7 +65,7 @@ SELECT is(pg_temp.shape(idem_status('v7', pg_temp.v7('121 min', 3), 'acme')), '-
 SELECT is((idem_accept('v7', pg_temp.v7('121 min', 4), NULL, 'acme')).verdict::text, 'expired', 'accept');
 SELECT is((idem_cancel('v7', pg_temp.v7('121 min', 5), 'acme')).verdict::text, 'expired', 'cancel: cannot be proved any more');
 SELECT throws_ok(format('SELECT idem_once(''v7'', %L, ''acme'')', pg_temp.v7('121 min', 6)), 'ID013', NULL, 'once');
-SELECT is((SELECT count(*) FROM idempotency_internal.record WHERE operation IN ('v7') AND state <> 'p')::int, 0, 'none of them left a record');
+SELECT is((SELECT count(*) FROM idempotency_internal.every_record WHERE operation IN ('v7') AND state <> 'p')::int, 0, 'none of them left a record');
 SELECT idem_define('v7', '{"retention": null}') \gset d_
 SELECT is(pg_temp.claim('v7', pg_temp.v7('121 min', 7)), 'expired expired reconcile', 'kept for ever from now on: what was late before stays so');
 SELECT idem_define('forever', '{"key_format": "uuidv7", "retention": null}') \gset d_
@@ -80,13 +85,13 @@ SELECT is(idem_purge(), 0::bigint, 'so purge leaves it');
 SELECT ok(forget_at >= finished_at + interval '2 h', 'forget_at of a key with a time counts from it') FROM idem_status('life', :'k', 'acme');
 
 SELECT idem_complete(c, '1') FROM idem_claim('life', pg_temp.v7('119 min', 10), NULL, 'acme') c \gset c_
-SELECT key AS k FROM idempotency_internal.record WHERE operation = 'life' AND key <> :'k' \gset
-SELECT ok(forget_at > finished_at + interval '119 min', 'an old key finished now is remembered as long as any') FROM idempotency_internal.record WHERE key = :'k';
+SELECT key AS k FROM idempotency_internal.every_record WHERE operation = 'life' AND key <> :'k' \gset
+SELECT ok(forget_at > finished_at + interval '119 min', 'an old key finished now is remembered as long as any') FROM idempotency_internal.every_record WHERE key = :'k';
 
 -- The shortest time since the key's own: what was purged never looks new
 SELECT idem_define('short', '{"key_format": "uuidv7", "retention": "1 s", "guard": "0"}') \gset d_
 SELECT idem_complete(c, '1') FROM idem_claim('short', pg_temp.v7('0', 20), NULL, 'acme') c \gset c_
-SELECT key AS k FROM idempotency_internal.record WHERE operation = 'short' \gset
+SELECT key AS k FROM idempotency_internal.every_record WHERE operation = 'short' \gset
 SELECT pg_sleep(1.1) \gset s_
 SELECT idem_define('short', '{"retention": "1 day"}') \gset d_
 SELECT is(pg_temp.claim('short', :'k'), 'expired expired reconcile', 'a longer retention does not make a forgotten key new');

@@ -4,8 +4,8 @@
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set suite :abs_srcdir '/lib/suite.sql'
 \i :suite
--- the table is shared with the tests before: start from an empty one
-TRUNCATE idempotency_internal.record, idempotency_internal.open_work;
+-- the tables are shared with the tests before: start from empty ones
+SELECT format('TRUNCATE %s, idempotency_internal.open_work', string_agg(place::text, ', ')) FROM pg_temp.tables_of_records() place \gexec
 SELECT idem_define('purge', '{"retention": "1 h", "guard": "1 h"}'), idem_define('purge_ever', '{"retention": null}'),
 	idem_define('purge_limited', '{"max_attempts": 1, "deadline": "1 h", "retention": "1 h"}');
 
