@@ -13,7 +13,7 @@ EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" idempotency
 ROOMS = idempotency guc catalog answer json kinds settings stored policy define destination grant \
 	identity fingerprint canonical reshape normalise paths members sort number \
 	image json_text writer utf8 digest \
-	claim finish status accept once run resolve list retry calls \
+	claim finish status accept once run resolve list retry calls webhook \
 	discipline breaker budget window \
 	launcher worker visits activity serve lines requests flush pointer counters purge shared life permit store segment work rows
 

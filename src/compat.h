@@ -17,6 +17,7 @@
 #include "access/tableam.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_proc.h"
+#include "common/base64.h"
 #include "executor/executor.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -49,6 +50,25 @@
 #else
 #define COMPAT_MODULE_MAGIC(module, number) PG_MODULE_MAGIC
 #endif
+
+/* 18: base64 is made of bytes, not of characters */
+#if PG_VERSION_NUM >= 180000
+typedef uint8 CompatByte;
+#else
+typedef char CompatByte;
+#endif
+
+static inline int
+compat_base64_decode(const char *text, int len, uint8 *bytes, int room)
+{
+	return pg_b64_decode(text, len, (CompatByte *) bytes, room);
+}
+
+static inline int
+compat_base64_encode(const uint8 *bytes, int len, char *text, int room)
+{
+	return pg_b64_encode((const CompatByte *) bytes, len, text, room);
+}
 
 /* 16: one check of privileges for all kinds of objects */
 static inline bool

@@ -60,3 +60,21 @@ COMMENT ON FUNCTION idem_stat_calls() IS
 CREATE VIEW idem_stat_destination AS SELECT * FROM idem_stat_calls();
 COMMENT ON VIEW idem_stat_destination IS
 'destinations of this database that were called lately, and what the discipline of calls knows of them: breaker is closed, open or half-open, and recently_succeeded and recently_failed are the calls of the last breaker_window it judges by; in_flight calls are let go and not reported; retries_left is what the retry budget holds, null without one; the other numbers count since the server started, the destination was first called or idem_stat_reset(), rolled back transactions included; destination null counts calls there was no room for, of all databases, which went without discipline; empty without shared_preload_libraries';
+
+-- Webhooks: computed from the arguments alone.
+
+CREATE FUNCTION idem_webhook_verify(
+	id text, "timestamp" text, body bytea, signatures text, secrets text[], tolerance interval DEFAULT '5 min')
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'idem_webhook_verify' LANGUAGE C VOLATILE PARALLEL SAFE;
+COMMENT ON FUNCTION idem_webhook_verify(text, text, bytea, text, text[], interval) IS
+'Was a webhook sent by somebody who knows one of the secrets, unchanged and just now? After Standard Webhooks, scheme v1. id, timestamp, signatures: the headers webhook-id, webhook-timestamp (Unix seconds) and webhook-signature as received. body: the bytes received. '
+'secrets: those in use, base64 with or without whsec_. tolerance: how far the timestamp may lie from now, before or after. '
+'Returns false for whatever is wrong with the request, also a header that is null or an id with a point. Raises 22023 if a secret or the tolerance is wrong. Then call idem_once() with the id, in the transaction that does the work.';
+
+CREATE FUNCTION idem_webhook_sign(id text, "timestamp" text, body bytea, secret text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'idem_webhook_sign' LANGUAGE C IMMUTABLE PARALLEL SAFE;
+COMMENT ON FUNCTION idem_webhook_sign(text, text, bytea, text) IS
+'The signature of a webhook, for its header webhook-signature: v1, and the HMAC-SHA256 of id.timestamp.body in base64, after Standard Webhooks. id: the event''s, the same on every attempt, without a point. timestamp: of this attempt, in Unix seconds. body: the bytes that are sent. secret: base64 with or without whsec_. '
+'Raises 22023 (an argument null, an id empty or with a point, a timestamp not in whole seconds, a secret that is not base64).';

@@ -20,7 +20,7 @@ SELECT is(array_agg(relname ORDER BY relname), NULL, 'every table has a comment'
  WHERE relnamespace = 'idempotency_internal'::regnamespace AND relkind IN ('r', 'v') AND obj_description(oid, 'pg_class') IS NULL;
 
 -- PUBLIC may compute, and nothing else
-SELECT is(array_agg(proname ORDER BY proname), '{idem_canonical,idem_downstream_key,idem_fingerprint,idem_http_status,idem_id,idem_new_key,idem_value}',
+SELECT is(array_agg(proname ORDER BY proname), '{idem_canonical,idem_downstream_key,idem_fingerprint,idem_http_status,idem_id,idem_new_key,idem_value,idem_webhook_sign,idem_webhook_verify}',
 	'what PUBLIC may execute computes from its arguments') FROM ours WHERE has_function_privilege('public', oid, 'EXECUTE') AND proname !~ '^idem_(backoff|fingerprint_text)$';
 SELECT is(array_agg(relname ORDER BY relname), NULL, 'PUBLIC has no right on our tables') FROM pg_class c WHERE relnamespace = 'idempotency_internal'::regnamespace AND relkind IN ('r', 'v', 'S')
    AND has_table_privilege('public', oid, 'SELECT,INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER');

@@ -24,7 +24,7 @@ my $super = session($node, set => { search_path => 'idempotency, public' });
 # What each tier has, by the contract.  What does not exist yet is no matter.
 my %tier = (
 	public => [ map { "idem_$_" }
-		  qw(id downstream_key new_key canonical fingerprint fingerprint_text backoff http_status value) ],
+		  qw(id downstream_key new_key canonical fingerprint fingerprint_text backoff http_status value webhook_sign webhook_verify) ],
 	app => [ map { "idem_$_" }
 		  qw(claim accept complete fail unsure renew release complete_key fail_key renew_key release_key unsure_key
 		  status list run once once_many cancel policy destination_policy permit report) ],
