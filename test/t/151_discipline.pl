@@ -4,7 +4,6 @@
 use strict;
 use warnings FATAL => 'all';
 
-use lib 'test/perl';
 use IdempotencyTest;
 use Test::More;
 

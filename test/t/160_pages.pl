@@ -1,0 +1,14 @@
+# Pages of the docs about what goes out and what comes in, kept true.
+
+use strict;
+use warnings;
+
+use IdempotencyTest;
+use Test::More;
+
+my $node = new_node('pages', conf => "shared_preload_libraries = 'idempotency'\nidempotency.worker = off\n");
+
+page_is_true($node, 'docs/calls.md');
+page_is_true($node, 'docs/inbox.md');
+
+done_testing();
