@@ -20,12 +20,14 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/xact.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
@@ -43,7 +45,9 @@ typedef struct Defined
 	char	   *operation;
 	Jsonb	   *settings;
 	Jsonb	   *horizons;
-	int64		horizon;		/* with the settings in force before */
+	Jsonb	   *before;			/* in force so far; NULL = broken */
+	int64		horizon;		/* with those */
+	Jsonb	   *after;			/* in force from now on; NULL = still broken */
 	bool		stored;			/* has a row, at tid */
 	ItemPointerData tid;
 } Defined;
@@ -97,15 +101,62 @@ find_defined(List *list, const char *operation)
 }
 
 /*
- * Settings in force for a row, given all rows.
+ * Settings in force for a row, given all rows, and the horizon they make.
+ * Raises 22023 or XX001 if they cannot be understood.
  */
 static Jsonb *
-effective_settings(List *list, const Defined *defined)
+in_force(Relation rel, List *list, const Defined *defined, int64 *horizon)
 {
 	Defined    *everyone = find_defined(list, EVERY_OPERATION);
+	Jsonb	   *effective;
 
-	return settings_effective(everyone ? everyone->settings : NULL,
-							  defined->settings);
+	if (!JB_ROOT_IS_OBJECT(defined->settings) ||
+		!JB_ROOT_IS_ARRAY(defined->horizons) || JB_ROOT_IS_SCALAR(defined->horizons) ||
+		(everyone && !JB_ROOT_IS_OBJECT(everyone->settings)))
+		stored_refuse(rel);
+	effective = settings_effective(everyone ? everyone->settings : NULL,
+								   defined->settings);
+	*horizon = life_horizon(settings_parse(effective, defined->operation));
+	return effective;
+}
+
+/*
+ * The same for an operation that is not the one being defined: NULL if its
+ * settings, changed by hand, cannot be understood.  That is for its own calls
+ * to say; it must not keep others from being defined.
+ */
+static Jsonb *
+in_force_elsewhere(Relation rel, List *list, const Defined *defined, int64 *horizon)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	Jsonb	   *volatile effective = NULL;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		effective = in_force(rel, list, defined, horizon);
+		ReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
+			ReThrowError(error);
+		effective = NULL;
+	}
+	PG_END_TRY();
+	return effective;
 }
 
 /*
@@ -199,7 +250,7 @@ write_version(Relation rel, RowLook *look, int64 version, Jsonb *settings,
  */
 static void
 keep_version(Relation rel, RowLook *look, Jsonb *before, Jsonb *after,
-			 List *in_force)
+			 List *list)
 {
 	Jsonb	   *old = before ? settings_normalisation(before) : NULL;
 	Jsonb	   *new = settings_normalisation(after);
@@ -211,9 +262,11 @@ keep_version(Relation rel, RowLook *look, Jsonb *before, Jsonb *after,
 		write_version(rel, look, new_version, new, NEVER);
 	if (old == NULL || old_version == new_version)
 		return;
-	foreach(lc, in_force)
+	foreach(lc, list)
 	{
-		if (settings_normalisation_version(settings_normalisation(lfirst(lc))) == old_version)
+		Jsonb	   *other = ((Defined *) lfirst(lc))->after;
+
+		if (other && settings_normalisation_version(settings_normalisation(other)) == old_version)
 			return;
 	}
 	write_version(rel, look, old_version, old,
@@ -221,18 +274,22 @@ keep_version(Relation rel, RowLook *look, Jsonb *before, Jsonb *after,
 }
 
 /*
- * Do so for all rows.  before and after are lists of their settings in force.
+ * Do so for all rows that can be understood.
  */
 static void
-keep_versions(List *before, List *after)
+keep_versions(List *list)
 {
 	Relation	rel = catalog_open(TABLE_NORMALISATION, RowExclusiveLock);
 	RowLook    *look = rows_look_begin(rel, compat_primary_key_index(rel), F_INT8EQ);
-	ListCell   *was;
-	ListCell   *is;
+	ListCell   *lc;
 
-	forboth(was, before, is, after)
-		keep_version(rel, look, lfirst(was), lfirst(is), after);
+	foreach(lc, list)
+	{
+		Defined    *each = lfirst(lc);
+
+		if (each->after)
+			keep_version(rel, look, each->before, each->after, list);
+	}
 	rows_look_end(look);
 	table_close(rel, NoLock);
 }
@@ -241,20 +298,6 @@ keep_versions(List *before, List *after)
  * The calls.
  *----
  */
-
-/*
- * Settings in force for each row of a list.
- */
-static List *
-all_effective(List *list)
-{
-	List	   *effective = NIL;
-	ListCell   *lc;
-
-	foreach(lc, list)
-		effective = lappend(effective, effective_settings(list, lfirst(lc)));
-	return effective;
-}
 
 /*
  * Change the settings of an operation and take in what that means for every
@@ -267,35 +310,36 @@ define(Relation rel, char *operation, Jsonb *given)
 {
 	List	   *list = read_defined(rel);
 	Defined    *defined = find_defined(list, operation);
-	List	   *before;
-	List	   *after;
 	ListCell   *lc;
-	ListCell   *is;
 
 	if (defined == NULL)
 		defined = add_defined(&list, operation);
-	before = all_effective(list);
-	forboth(lc, list, is, before)
+	foreach(lc, list)
 	{
 		Defined    *each = lfirst(lc);
 
-		each->horizon = life_horizon(settings_parse(lfirst(is), each->operation));
+		each->before = each == defined ?
+			in_force(rel, list, each, &each->horizon) :
+			in_force_elsewhere(rel, list, each, &each->horizon);
 	}
 
 	defined->settings = json_concatenate(defined->settings, given);
-	after = all_effective(list);
-	forboth(lc, list, is, after)
+	foreach(lc, list)
 	{
 		Defined    *each = lfirst(lc);
-		bool		ended = life_horizon(settings_parse(lfirst(is), each->operation)) !=
-		each->horizon;
+		int64		horizon;
+		bool		ended;
 
+		each->after = each->before ?
+			in_force(rel, list, each, &horizon) :
+			in_force_elsewhere(rel, list, each, &horizon);
+		ended = each->before && horizon != each->horizon;
 		if (ended)
 			end_horizon(each);
 		if (ended || each == defined)
 			write_defined(rel, each);
 	}
-	keep_versions(before, after);
+	keep_versions(list);
 }
 
 static void

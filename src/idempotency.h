@@ -329,6 +329,7 @@ extern bool catalog_changed(Table table);
 /* stored.c */
 extern HeapTuple stored_row(Table table, RegProcedure equal, Datum key,
 							Relation *rel);
+extern void stored_refuse(Relation rel);
 extern Jsonb *stored_jsonb(HeapTuple tuple, int column, Relation rel,
 						   bool array);
 

@@ -38,8 +38,8 @@ stored_row(Table table, RegProcedure equal, Datum key, Relation *rel)
 /*
  * Raise XX001: somebody has edited the tables by hand.
  */
-static void
-refuse_stored(Relation rel)
+void
+stored_refuse(Relation rel)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
@@ -62,6 +62,6 @@ stored_jsonb(HeapTuple tuple, int column, Relation rel, bool array)
 	if (json == NULL ||
 		(array ? !JB_ROOT_IS_ARRAY(json) || JB_ROOT_IS_SCALAR(json) :
 		 !JB_ROOT_IS_OBJECT(json)))
-		refuse_stored(rel);
+		stored_refuse(rel);
 	return json;
 }

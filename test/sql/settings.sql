@@ -204,6 +204,28 @@ SELECT idem_claim('set_jwt', 'handed over', lease => '1 h')::text AS c \gset
 SET request.jwt.claims = '{"sub": "other"}';
 SELECT throws_ok(format('SELECT idem_complete(%L)', :'c'), '42501', NULL, 'a permit of another principal is no use');
 
+-- A row that was broken by hand is refused by its own operation's calls only.
+DO $$
+DECLARE
+	broken text[];
+BEGIN
+	FOREACH broken SLICE 1 IN ARRAY '{{"{\"retention\": 12}",[]}, {"{\"unordered\": \"no array\"}",[]}, {"[]",[]}, {"7",[]}, {"{}","{}"}, {"{}","1"}, {"{\"ignore\": [\"/a\"], \"retention\": \"none\"}",[]}}'::text[]
+	LOOP
+		INSERT INTO idempotency_internal.policy VALUES ('set_broken ' || broken::text, broken[1]::jsonb, broken[2]::jsonb);
+	END LOOP;
+END $$;
+SELECT is(count(*), 7::bigint, 'seven kinds of broken rows') FROM idempotency_internal.policy WHERE operation LIKE 'set\_broken%';
+SELECT lives_ok('SELECT idem_define(''set_whole'', ''{"retention": "3 h", "ignore": ["/x"]}'')', 'another operation is defined');
+SELECT lives_ok('SELECT idem_define(''set_whole'', ''{"retention": "2 h", "ignore": ["/y"]}'')', 'and changed');
+SELECT is(horizons -> -1 ->> 'length', '10800000000', 'the horizon it had is kept') FROM idempotency_internal.policy WHERE operation = 'set_whole';
+SELECT lives_ok('SELECT idem_define(''*'', ''{"guard": "1 min"}'')', 'so are the defaults of all');
+SELECT lives_ok('SELECT idem_define(''*'', ''{"guard": "0"}'')', 'and back');
+SELECT isnt((SELECT idem_claim('set_whole', 'k', '{}', lease => '1 h')).verdict, NULL, 'and used');
+SELECT matches(pg_temp.try(session_user::text, format('SELECT idem_define(%L, ''{"wait": "1 s"}'')', operation)), '^(22023|XX001) ', 'its own definition is refused: ' || settings::text || ' ' || horizons::text)
+  FROM idempotency_internal.policy WHERE operation LIKE 'set\_broken%' ORDER BY operation;
+SELECT throws_ok('SELECT idem_define(''*'', ''{"lease": "none"}'')', '22023', NULL, 'what would break others is still refused');
+DELETE FROM idempotency_internal.policy WHERE operation LIKE 'set\_broken%';
+
 SELECT idem_revoke(rolname) FROM pg_roles WHERE rolname ~ '^regress_idem_';
 DROP OWNED BY regress_idem_clerk, regress_idem_boss, regress_idem_noinherit, regress_idem_other;
 DROP ROLE regress_idem_boss, regress_idem_noinherit, regress_idem_clerk, regress_idem_other;
