@@ -163,12 +163,16 @@ remember(const List *databases)
 static bool
 is_being_changed(Oid database)
 {
+	MemoryContext caller = CurrentMemoryContext;
 	bool		free;
 
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	free = background_lock_database(database);
 	CommitTransactionCommand();
+
+	/* the end of a transaction leaves us in one that is never emptied */
+	MemoryContextSwitchTo(caller);
 	return !free;
 }
 

@@ -125,6 +125,38 @@ offered_major() {
 	wanted_majors | cut -d' ' -f1
 }
 
+# need_monitoring_tools: Debian's sql exporter and promtool, at the end of PATH.
+# Their packages start services when they are installed, so where they are not
+# they are only unpacked, into the work folder, which needs no root either.
+need_monitoring_tools() {
+	local folder=$IDEM_WORK/tools
+	PATH=$PATH:$folder/usr/bin
+	export PATH
+	if has prometheus-sql-exporter && has promtool; then
+		return
+	fi
+	has apt-get || die "please install first: prometheus-sql-exporter and promtool (Debian's package prometheus)"
+	step "fetching prometheus-sql-exporter and promtool" unpack_packages "$folder" \
+		prometheus-sql-exporter prometheus || die "could not fetch them"
+	[ -x "$folder/usr/bin/promtool" ] || die "the packages have no such programs"
+}
+
+# unpack_packages FOLDER PACKAGE...: what dpkg would put below /.
+unpack_packages() {
+	local folder=$1 package
+	shift
+	mkdir -p "$folder" || return 1
+	(
+		cd "$folder" || exit 1
+		retry 3 apt-get -o APT::Sandbox::User=root download -qq "$@" </dev/null ||
+			{ am_root && apt_update && apt-get -o APT::Sandbox::User=root download -qq "$@" </dev/null; } || exit 1
+		for package in ./*.deb; do
+			dpkg -x "$package" . || exit 1
+			rm -f "$package"
+		done
+	)
+}
+
 # Mirrors stumble: each half is tried three times.
 apt_update() { retry 3 apt-get -o Acquire::Retries=3 update -qq </dev/null; }
 
