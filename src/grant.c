@@ -77,6 +77,7 @@ static const struct
 	{TIER_MONITOR, "idem_stat_calls"},
 	{TIER_MONITOR, "idem_stat_claims"},
 	{TIER_MONITOR, "idem_stat_counters"},
+	{TIER_MONITOR, "idem_stat_horizons"},
 	{TIER_MONITOR, "idem_stat_request_lines"},
 	{TIER_MONITOR, "idem_stat_visits"},
 	{TIER_ADMIN, "idem_define"},

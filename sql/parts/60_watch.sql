@@ -49,26 +49,31 @@ AS 'MODULE_PATHNAME', 'idem_stat_visits' LANGUAGE C VOLATILE PARALLEL SAFE;
 COMMENT ON FUNCTION idem_stat_visits() IS
 'What the background worker knows of each database; read it through idem_stat_worker. Returns nothing unless the library is in shared_preload_libraries.';
 
+-- With the rights of the owner, because snapshots of other roles' sessions are
+-- shown to members of pg_read_all_stats only.
+CREATE FUNCTION idem_stat_horizons(OUT database name, OUT holder text, OUT xmin_age integer)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL RESTRICTED
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT datname, CASE WHEN backend_type = 'walsender' THEN 'standby, session ' ELSE 'session ' END || pid, age(backend_xmin)
+		FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
+	UNION ALL
+	SELECT database, 'prepared transaction ' || gid, age(transaction) FROM pg_prepared_xacts
+	UNION ALL
+	SELECT NULL, 'replication slot ' || slot_name, age(xmin) FROM pg_replication_slots WHERE xmin IS NOT NULL
+$$;
+COMMENT ON FUNCTION idem_stat_horizons() IS
+'Who keeps vacuum from removing what was deleted, in which database (null: in all), and how many transactions old the snapshot is. idem_stat_worker shows the oldest of each.';
+
 -- Only rows that nobody can see any more are removed from the disk: who still
 -- could holds back what purge leaves to vacuum.
 CREATE VIEW idem_stat_worker AS
 	SELECT v.*, h.holder AS horizon_holder, h.xmin_age AS horizon_age
 	FROM idem_stat_visits() v
 	LEFT JOIN LATERAL (
-		SELECT holder, xmin_age FROM (
-			SELECT 'session ' OPERATOR(pg_catalog.||) a.pid::pg_catalog.text, pg_catalog.age(a.backend_xmin)
-				FROM pg_catalog.pg_stat_activity a
-				WHERE a.backend_xmin IS NOT NULL AND a.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()
-					AND a.datname OPERATOR(pg_catalog.=) v.database::pg_catalog.name
-			UNION ALL
-			SELECT 'prepared transaction ' OPERATOR(pg_catalog.||) p.gid, pg_catalog.age(p.transaction)
-				FROM pg_catalog.pg_prepared_xacts p
-				WHERE p.database OPERATOR(pg_catalog.=) v.database::pg_catalog.name
-			UNION ALL
-			SELECT 'replication slot ' OPERATOR(pg_catalog.||) s.slot_name::pg_catalog.text, pg_catalog.age(s.xmin)
-				FROM pg_catalog.pg_replication_slots s
-				WHERE s.xmin IS NOT NULL
-		) AS holders(holder, xmin_age)
+		SELECT holder, xmin_age FROM idem_stat_horizons() a
+		WHERE a.database IS NULL OR a.database OPERATOR(pg_catalog.=) v.database::pg_catalog.name
 		ORDER BY xmin_age DESC LIMIT 1
 	) h ON true;
 COMMENT ON VIEW idem_stat_worker IS

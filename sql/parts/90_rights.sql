@@ -35,6 +35,7 @@ REVOKE ALL ON FUNCTION
 	idem_stat_calls(),
 	idem_stat_claims(),
 	idem_stat_counters(),
+	idem_stat_horizons(),
 	idem_stat_request_lines(),
 	idem_stat_reset(),
 	idem_stat_visits(),

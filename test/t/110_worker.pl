@@ -1,5 +1,5 @@
 # The background worker: what it does, and every event that is ordinary for it
-# (CASES C62 to C64).  IDEM_LOOPS=200 for the long form of the loops.
+# (CASES C62 to C65).  IDEM_ROUNDS=200 for the long form of the loops.
 
 use strict;
 use warnings FATAL => 'all';
@@ -9,7 +9,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $loops = $ENV{IDEM_LOOPS} || 10;
+my $loops = $ENV{IDEM_ROUNDS} || 10;
 
 my $node = PostgreSQL::Test::Cluster->new('worker');
 $node->init;
@@ -202,12 +202,11 @@ expired_records(3000, 'victim');
 ok($node->poll_query_until('postgres',
 	"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'idempotency worker' AND datname = 'victim')"),
 	'the worker is in the database');
-my $started = time;
-value('ALTER DATABASE victim RENAME TO victim2');
-value('CREATE DATABASE copy TEMPLATE victim2');
-value('DROP DATABASE victim2');
-value('DROP DATABASE copy');
-cmp_ok(time - $started, '<', 15, 'it was renamed, copied and dropped, each within 5 s');
+# each gives others five seconds to leave, and fails if they do not
+for my $change ('ALTER DATABASE victim RENAME TO victim2', 'CREATE DATABASE copy TEMPLATE victim2', 'DROP DATABASE victim2', 'DROP DATABASE copy')
+{
+	is($node->psql('postgres', $change), 0, $change);
+}
 value('ALTER SYSTEM RESET idempotency.purge_batch');
 value('ALTER SYSTEM RESET idempotency.purge_delay; SELECT pg_reload_conf()');
 ok($node->poll_query_until('postgres',
@@ -265,9 +264,17 @@ value("INSERT INTO idempotency_internal.record (id, claimed_at, finished_at, exp
 	FROM generate_series(1, @{[ $ENV{IDEM_RECORDS} || 50000 ]}) i, LATERAL (SELECT now() - interval '1 day') AS time(t)");
 $node->poll_query_until('postgres',
 	"SELECT EXISTS (SELECT FROM idem_stat_worker WHERE database = 'postgres' AND state = 'running' AND purged > 0)");
-$started = time;
+# the bound is there for a worker that waits for ever; test/bench/background measures
+my $started = time;
 $node->stop('fast');
-cmp_ok(time - $started, '<', 2, 'fast shutdown in the middle of a purge takes less than 2 s');
+cmp_ok(time - $started, '<', 60, 'fast shutdown in the middle of a purge');
+$node->append_conf('postgresql.conf', 'idempotency.worker = off');
+$node->start;
+cmp_ok(value($gone), '>', 0, 'which was not done');
+$node->append_conf('postgresql.conf', 'idempotency.worker = on');
+$node->reload;
+purges_around('and is afterwards', 1);
+$node->stop('fast');
 
 # nothing that should not be there
 unlike(slurp_file($node->logfile), qr/PANIC|TRAP:|terminated by signal/, 'no crash');

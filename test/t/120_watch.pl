@@ -58,9 +58,10 @@ is(value(q{SELECT requests || ' ' || executions || ' ' || requests_per_execution
 value(q{SELECT idem_claim('b', 'k1', lease => '1 h', owner => 'w'); SELECT idem_claim('b', 'k1', lease => '1 h', owner => 'w')});
 value(q{SELECT idem_claim('b', 'k1', wait => '20 ms'); SELECT idem_claim('b', 'k2', lease => '1 ms'); SELECT pg_sleep(0.01); SELECT idem_claim('b', 'k2')});
 ok(refused(q{SELECT idem_complete_key('b', 'k1', 1)}, 'ID002'), 'a stale fence');
+ok(refused(q{SELECT idem_resolve('b', 'k2', 'failed', fence => 1)}, 'ID002'), 'a stale fence of a reconciler');
 value(q{SELECT idem_resolve('b', 'k2', 'failed')});
 value(q{SELECT idem_once('b', 'k3'); SELECT idem_once('b', 'k3'); SELECT idem_accept('b', 'k4'); SELECT idem_start('b', 'k4', '1 h')});
-is(counts('b'), 'accepted=1 completed=1 executed=4 handed_again=1 in_progress=1 replayed_succeeded=1 resolved=1 stale_fences=1 unknown=1 waits=1',
+is(counts('b'), 'accepted=1 completed=1 executed=4 handed_again=1 in_progress=1 replayed_succeeded=1 resolved=1 stale_fences=2 unknown=1 waits=1',
 	'leases, waits and work that is accepted');
 value(q{SELECT idem_define('c', '{"retention": "0"}'); SELECT idem_once('c', 'k1')});
 ok($node->poll_query_until('postgres', q{SELECT purged = 1 FROM idem_stat WHERE operation = 'c'}), 'purged');
@@ -95,6 +96,27 @@ is(value(q{SELECT count(*) FROM idem_stat_activity WHERE idem_id('a', 'open')::t
 $holder->quit;
 value(q{ROLLBACK PREPARED 'p'});
 is(value('SELECT count(*) FROM idem_stat_activity'), 0, 'nothing is left of it');
+
+#
+# Who holds the horizon: sessions of other roles, prepared transactions, slots;
+# and how long the last visit took.
+#
+value('CREATE ROLE reader LOGIN SUPERUSER; CREATE ROLE watcher LOGIN');
+value("SELECT idem_grant('watcher', 'monitor')");
+my $horizon = q{SELECT horizon_holder FROM idem_stat_worker WHERE database = 'postgres'};
+my $reader = $node->background_psql('postgres', on_error_die => 1);
+$reader->query_safe(q{SET ROLE reader; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1});
+my $pid = $reader->query_safe('SELECT pg_backend_pid()');
+value('CREATE TABLE t (); DROP TABLE t') for 1 .. 2;
+is(value("SET ROLE watcher; $horizon"), "session $pid", 'a session holds the horizon, shown to monitors');
+isnt(value("SET ROLE watcher; SELECT coalesce(max(horizon_holder), '') FROM idem_stat_worker WHERE database = 'other'"), "session $pid", 'not that of another database');
+$reader->quit;
+value(q{BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'left'});
+value('CREATE TABLE u (); DROP TABLE u') for 1 .. 2;
+is(value("SET ROLE watcher; $horizon"), 'prepared transaction left', 'so does a prepared transaction');
+value(q{ROLLBACK PREPARED 'left'});
+is(value(q{SELECT bool_and(duration >= '0' AND (state = 'running' OR duration = ended_at - started_at)) FROM idem_stat_worker WHERE visits > 0}), 't', 'duration');
+ok($node->poll_query_until('postgres', q{SELECT next_visit > started_at FROM idem_stat_worker WHERE database = 'postgres'}), 'when the next visit is due');
 
 #
 # Who may see them.
