@@ -26,9 +26,10 @@
  * for its longest stretch of work, so that is short: a slice of records, and
  * then idempotency.purge_delay.  If the slices do not keep up, that is, if the
  * oldest record waits longer and longer past its time, the pauses shrink a
- * little every second, down to the time a slice takes: half of the time is
- * left to others whatever there is to do.  They grow back when nothing is
- * left.  The next visit goes on at the pace of the last.
+ * little every second, at first down to four times what a slice took, in the
+ * end to the same time: half of it is left to others whatever there is to do.
+ * They grow back when nothing is left.  The next visit goes on at the pace of
+ * the last.
  *
  * As long as the log of requests fills fast the worker stays for it, asleep
  * until the ring is half full: a worker started each time would cost more than
@@ -72,7 +73,7 @@
 
 /* How often the pace is looked at, and by how much it changes. */
 #define PACE_PERIOD USECS_PER_SEC
-#define PACE_STEP 1.15
+#define PACE_STEP 1.08
 #define MOST_HASTE 1000.0
 
 /* How often lines of the log are looked for while there is a lot to purge. */
@@ -425,7 +426,8 @@ pause_a_while(Stay *stay)
 	else if (guc_purge_delay == 0)
 		stay->owed = 0;
 	else
-		stay->owed += Max((TimestampTz) (guc_purge_delay * 1000 / stay->haste), stay->took);
+		stay->owed += Max((TimestampTz) (guc_purge_delay * 1000 / stay->haste),
+						  (TimestampTz) (Max(4 - stay->haste / 10, 1) * stay->took));
 
 	if (stay->owed >= 1000)
 	{
