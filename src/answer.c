@@ -416,6 +416,9 @@ answer_read(FunctionCallInfo fcinfo, int argno, Handed *handed)
 	handed->has_fence = get(&parts, FIELD_FENCE, &value);
 	if (handed->has_fence)
 		handed->fence = DatumGetInt64(value);
+	handed->has_claimed_at = get(&parts, FIELD_CLAIMED_AT, &value);
+	if (handed->has_claimed_at)
+		handed->claimed_at = DatumGetTimestampTz(value);
 	if (get(&parts, FIELD_RESULT, &value))
 		handed->result = value;
 	if (get(&parts, FIELD_ERROR, &value))

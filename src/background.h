@@ -18,13 +18,17 @@
 
 /* shared.c */
 
+/* Parts of the outbox that do not stop each other: see frontier.c. */
+#define OUTBOX_STRIPES 64
+
 /* Locks of our own, in the one tranche we ask for. */
 typedef enum SharedLock
 {
 	LOCK_VISITS,
 	LOCK_COUNTERS,
 	LOCK_DISCIPLINE,
-	N_SHARED_LOCKS
+	LOCK_OUTBOX,				/* and one for each further stripe */
+	N_SHARED_LOCKS = LOCK_OUTBOX + OUTBOX_STRIPES
 } SharedLock;
 
 extern void shared_init(void);
@@ -51,6 +55,10 @@ struct PurgeBatch
 	int			next_table;
 	bool		done[N_RECORD_TABLES];
 	TimestampTz reached[N_RECORD_TABLES];	/* by forget_at */
+
+	/* the same for events; "" = the first destination */
+	char		destination[IDEM_TEXT_MAX * 4 + 1];
+	TimestampTz destination_from;
 
 	int64		removed;
 	int64		failed;

@@ -41,6 +41,10 @@ extern void identity_derive(Identity *who);
 extern void identity_read_key_time(Identity *who);
 extern void identity_check_text(const char *value, const char *what);
 extern char *id_text(const pg_uuid_t *id);
+extern void identity_new(pg_uuid_t *key);
+extern void identity_of_event(const pg_uuid_t *operation_id,
+							  TimestampTz claimed_at, int32 ordinal,
+							  pg_uuid_t *id);
 
 /* canonical.c */
 extern int64 canonical_fingerprint(Jsonb *params, const Normalisation *norm,

@@ -16,6 +16,7 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/table.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_am.h"
@@ -54,6 +55,15 @@ static const Oid open_work_types[] = {
 	UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT4OID, CHAROID, TEXTOID
 };
 
+static const Oid outbox_types[] = {
+	UUIDOID, TIMESTAMPTZOID, UUIDOID, INT8OID, TEXTOID, TEXTOID, JSONBOID, JSONBOID
+};
+static const Oid outbox_due_types[] = {
+	UUIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID,
+	INT8OID, INT8OID, INT4OID, CHAROID, TEXTOID, TEXTOID, TEXTOID, JSONBOID
+};
+static const Oid outbox_adopted_types[] = {UUIDOID, INT8OID};
+
 /* The segments are filled in by catalog_init(). */
 static KnownTable tables[] = {
 	[TABLE_RECORD] = {"record", lengthof(record_types), record_types},
@@ -62,6 +72,10 @@ static KnownTable tables[] = {
 	normalisation_types},
 	[TABLE_OPEN_WORK] = {"open_work", lengthof(open_work_types), open_work_types},
 	[TABLE_DESTINATION] = {"destination", lengthof(destination_types), destination_types},
+	[TABLE_OUTBOX] = {"outbox", lengthof(outbox_types), outbox_types},
+	[TABLE_OUTBOX_DUE] = {"outbox_due", lengthof(outbox_due_types), outbox_due_types},
+	[TABLE_OUTBOX_ADOPTED] = {"outbox_adopted", lengthof(outbox_adopted_types),
+	outbox_adopted_types},
 };
 
 /*
@@ -206,6 +220,53 @@ catalog_open(Table which, LOCKMODE lockmode)
 		table->checked = true;
 	}
 	return rel;
+}
+
+/*
+ * The index of rel on exactly those columns, with entries for all rows.  Its
+ * lock is the caller's to keep.  Raises 55000, with the definition in the hint.
+ */
+Relation
+catalog_open_index(Relation rel, const AttrNumber *columns, int n,
+				   const char *definition)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *lc;
+
+	foreach(lc, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+		Form_pg_index form = index->rd_index;
+
+		if (form->indnkeyatts == n && form->indisvalid &&
+			memcmp(form->indkey.values, columns, n * sizeof(AttrNumber)) == 0 &&
+			RelationGetIndexPredicate(index) == NIL)
+			return index;
+		index_close(index, AccessShareLock);
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("an index of table \"%s.%s\" is missing", INTERNAL_SCHEMA,
+					RelationGetRelationName(rel)),
+			 errhint("Make it again: CREATE INDEX %s.", definition)));
+	return NULL;
+}
+
+/*
+ * OID of a sequence of ours.  Raises 55000 if it is not there.
+ */
+Oid
+catalog_sequence(const char *name)
+{
+	Oid			relid = get_relname_relid(name, get_namespace_oid(INTERNAL_SCHEMA, false));
+
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("sequence \"%s.%s\" of extension \"idempotency\" does not exist",
+						INTERNAL_SCHEMA, name),
+				 errhint("Run CREATE EXTENSION idempotency in this database.")));
+	return relid;
 }
 
 /*

@@ -21,7 +21,7 @@ typedef struct Destination
 	int64		base;			/* of the back-off */
 	int64		cap;
 	int64		max_attempts;	/* NO_LIMIT = none */
-	int64		deadline;		/* NO_LIMIT = none; from the first emission */
+	int64		deadline;		/* NO_LIMIT = none; from the first take */
 	int64		retry_budget;	/* share, in millionths of a first try;
 								 * NO_LIMIT = none */
 	int64		breaker_failures;	/* share, in millionths of all calls;

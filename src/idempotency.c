@@ -9,6 +9,7 @@
 
 #include "background.h"
 #include "compat.h"
+#include "outbox.h"
 
 COMPAT_MODULE_MAGIC("idempotency", "1.0.0");
 
@@ -23,6 +24,8 @@ _PG_init(void)
 	guc_init();
 	catalog_init();
 	permit_init();
+	ordinals_init();
+	frontier_init();
 	shared_init();
 	launcher_init();
 }

@@ -115,6 +115,8 @@ typedef struct Handed
 	text	   *key;
 	bool		has_fence;
 	int64		fence;
+	bool		has_claimed_at;
+	TimestampTz claimed_at;
 	Datum		result;
 	Datum		error;
 } Handed;
@@ -296,6 +298,7 @@ typedef enum RowChange
 } RowChange;
 
 typedef struct RowLook RowLook;
+typedef struct RowWriter RowWriter;
 
 extern RowLook *rows_look_begin(Relation heap, Oid index_oid,
 								RegProcedure equal);
@@ -307,6 +310,13 @@ extern RowChange rows_update(Relation rel, const ItemPointerData *tid,
 							 HeapTuple tuple, bool wait);
 extern RowChange rows_delete(Relation rel, const ItemPointerData *tid,
 							 bool wait);
+extern RowChange rows_lock(Relation rel, const ItemPointerData *tid, bool wait);
+extern RowWriter *rows_writer_begin(Relation rel);
+extern RowChange rows_writer_lock(RowWriter *many, const ItemPointerData *tid,
+								  bool wait);
+extern bool rows_writer_update(RowWriter *many, const ItemPointerData *tid,
+							   HeapTuple tuple);
+extern void rows_writer_end(RowWriter *many);
 
 /* catalog.c */
 #define N_SEGMENTS 32			/* see segment.c: never another number in 1.x */
@@ -318,12 +328,18 @@ typedef enum Table
 	TABLE_POLICY = TABLE_SEGMENT + N_SEGMENTS,
 	TABLE_NORMALISATION,
 	TABLE_OPEN_WORK,
-	TABLE_DESTINATION
+	TABLE_DESTINATION,
+	TABLE_OUTBOX,
+	TABLE_OUTBOX_DUE,
+	TABLE_OUTBOX_ADOPTED
 } Table;
 
 extern void catalog_init(void);
 extern Oid	catalog_relid(Table table);
 extern Relation catalog_open(Table table, LOCKMODE lockmode);
+extern Relation catalog_open_index(Relation rel, const AttrNumber *columns,
+								   int n, const char *definition);
+extern Oid	catalog_sequence(const char *name);
 extern bool catalog_changed(Table table);
 
 /* stored.c */

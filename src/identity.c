@@ -31,6 +31,7 @@ PG_FUNCTION_INFO_V1(idem_new_key);
 
 #define ID_DOMAIN	"idempotency:1"
 #define STEP_DOMAIN "idempotency:step:1"
+#define EVENT_DOMAIN "idempotency:event:1"
 
 #define UUID_TEXT_LEN 36
 #define ULID_TEXT_LEN 26
@@ -49,6 +50,11 @@ refuse_text(const char *what, const char *operation, const char *problem)
 {
 	bool		named = strcmp(what, "operation") != 0;
 
+	if (named && operation == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s %s", what, problem),
+				 errhint("It is 1 to %d bytes of valid text in UTF-8.", IDEM_TEXT_MAX)));
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 named ?
@@ -387,24 +393,59 @@ next_tick(void)
 }
 
 /*
- * idem_new_key() returns text
- *
- * A UUIDv7: 48 bits of milliseconds, 12 bits that count on within one, 62
+ * A new UUIDv7: 48 bits of milliseconds, 12 bits that count on within one, 62
  * random bits.
+ */
+void
+identity_new(pg_uuid_t *key)
+{
+	uint64		tick = next_tick();
+
+	if (!pg_strong_random(key->data + 8, UUID_LEN - 8))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random values")));
+	put_milliseconds(key, tick >> 12);
+	key->data[6] = (tick >> 8) & 0x0F;
+	key->data[7] = tick & 0xFF;
+	put_version(key, 7);
+}
+
+/*
+ * The id of an event of an operation: a digest of the operation's id, when it
+ * was first claimed and the event's ordinal.  It leads with the time of the key
+ * like the operation's id.
+ */
+void
+identity_of_event(const pg_uuid_t *operation_id, TimestampTz claimed_at,
+				  int32 ordinal, pg_uuid_t *id)
+{
+	uint64		microseconds = pg_hton64((uint64) claimed_at);
+	uint32		number = pg_hton32((uint32) ordinal);
+	uint8		digest[IDEM_DIGEST_LEN];
+
+	digest_start();
+	digest_update(EVENT_DOMAIN, sizeof(EVENT_DOMAIN) - 1);
+	digest_update(operation_id->data, UUID_LEN);
+	digest_update(&microseconds, sizeof(microseconds));
+	digest_update(&number, sizeof(number));
+	digest_finish(digest);
+	memcpy(id->data, digest, UUID_LEN);
+	if (operation_id->data[0] & 0x80)
+		memcpy(id->data, operation_id->data, 6);
+	else
+		id->data[0] &= 0x7F;
+	put_version(id, 8);
+}
+
+/*
+ * idem_new_key() returns text
  */
 Datum
 idem_new_key(PG_FUNCTION_ARGS)
 {
 	pg_uuid_t	key;
-	uint64		tick = next_tick();
 
-	if (!pg_strong_random(key.data + 8, UUID_LEN - 8))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random values")));
-	put_milliseconds(&key, tick >> 12);
-	key.data[6] = (tick >> 8) & 0x0F;
-	key.data[7] = tick & 0xFF;
-	put_version(&key, 7);
+	identity_new(&key);
 	PG_RETURN_TEXT_P(cstring_to_text(id_text(&key)));
 }

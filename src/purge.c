@@ -21,6 +21,7 @@
 
 #include "background.h"
 #include "compat.h"
+#include "outbox.h"
 
 PG_FUNCTION_INFO_V1(idem_purge);
 
@@ -84,10 +85,11 @@ purge_again(PurgeBatch *batch)
 }
 
 /*
- * Remove one batch of forgotten records, in the current transaction, without
- * waiting for anybody.  What empties a segment does nothing else, because the
- * segment is locked to the end of the transaction; only a call that has to
- * answer for all records goes on if there were none in it.  Once none is left, looks for old normalisation
+ * Remove one batch of forgotten records, or of delivered events past their
+ * retention, in the current transaction, without waiting for anybody.  What
+ * empties a segment does nothing else, because the segment is locked to the end
+ * of the transaction; only a call that has to answer for all records goes on if
+ * there were none in it.  Once none is left, looks for old normalisation
  * settings.  False if nothing was done because another transaction is changing
  * settings.  Raises what a record that cannot be understood raises, unless the
  * batch is careful.
@@ -103,6 +105,8 @@ purge_batch(PurgeBatch *batch)
 		return true;
 	store_open(&store, true);
 	store_purge(&store, batch);
+	if (batch->at_end && batch->removed < batch->max_records)
+		events_purge(batch);
 	if (batch->removed == 0 && batch->at_end)
 		purge_normalisations(&store);
 	store_close(&store);

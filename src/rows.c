@@ -191,10 +191,10 @@ typedef struct Writer
 } Writer;
 
 /*
- * Get ready to write; the tuple is freed at the end.
+ * Get ready to write.
  */
 static void
-writer_begin(Writer *writer, Relation rel, HeapTuple tuple)
+writer_open(Writer *writer, Relation rel)
 {
 	writer->estate = CreateExecutorState();
 	writer->rri = makeNode(ResultRelInfo);
@@ -202,8 +202,17 @@ writer_begin(Writer *writer, Relation rel, HeapTuple tuple)
 	ExecOpenIndices(writer->rri, false);
 	writer->slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
 											&TTSOpsHeapTuple);
-	ExecStoreHeapTuple(tuple, writer->slot, true);
 	writer->slot->tts_tableOid = RelationGetRelid(rel);
+}
+
+/*
+ * Get ready to write a tuple, which is freed at the end.
+ */
+static void
+writer_begin(Writer *writer, Relation rel, HeapTuple tuple)
+{
+	writer_open(writer, rel);
+	ExecStoreHeapTuple(tuple, writer->slot, true);
 }
 
 static void
@@ -273,23 +282,45 @@ change_of(TM_Result result, Relation rel)
 }
 
 /*
- * Lock the version at tid if nobody else has it locked or is changing it.
+ * Lock the version at tid against being changed.  The slot is for the tuple.
  */
 static RowChange
-lock_row(Relation rel, const ItemPointerData *tid)
+lock_into(Relation rel, const ItemPointerData *tid, TupleTableSlot *slot,
+		  bool wait)
 {
 	ItemPointerData old = *tid;
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	TM_FailureData tmfd;
 	RowChange	change;
 
 	change = change_of(table_tuple_lock(rel, &old, InvalidSnapshot, slot,
 										GetCurrentCommandId(true),
-										LockTupleNoKeyExclusive, LockWaitSkip,
+										LockTupleNoKeyExclusive,
+										wait ? LockWaitBlock : LockWaitSkip,
 										0, &tmfd),
 					   rel);
+	ExecClearTuple(slot);
+	return change;
+}
+
+/*
+ * Lock the version at tid, to the end of the transaction, against being
+ * changed or locked like that by others.  With wait, waits for those; without,
+ * ROW_BUSY.
+ */
+RowChange
+rows_lock(Relation rel, const ItemPointerData *tid, bool wait)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	RowChange	change = lock_into(rel, tid, slot, wait);
+
 	ExecDropSingleTupleTableSlot(slot);
 	return change;
+}
+
+static RowChange
+lock_row(Relation rel, const ItemPointerData *tid)
+{
+	return rows_lock(rel, tid, false);
 }
 
 /*
@@ -351,4 +382,76 @@ rows_delete(Relation rel, const ItemPointerData *tid, bool wait)
 		change = delete_row(rel, tid, true);
 	CommandCounterIncrement();
 	return change;
+}
+
+/* For many rows of one table. */
+struct RowWriter
+{
+	Relation	rel;
+	Writer		writer;
+	TupleTableSlot *locked;
+};
+
+/*
+ * Get ready to change many rows, each once.  The caller holds a lock on rel
+ * until rows_writer_end().
+ */
+RowWriter *
+rows_writer_begin(Relation rel)
+{
+	RowWriter  *many = palloc(sizeof(RowWriter));
+
+	many->rel = rel;
+	writer_open(&many->writer, rel);
+	many->locked = table_slot_create(rel, NULL);
+	return many;
+}
+
+/*
+ * rows_lock for one of them.
+ */
+RowChange
+rows_writer_lock(RowWriter *many, const ItemPointerData *tid, bool wait)
+{
+	return lock_into(many->rel, tid, many->locked, wait);
+}
+
+/*
+ * Replace the version at tid, which this transaction has locked.  True if the
+ * new one has index entries of its own; they are there by now.
+ */
+bool
+rows_writer_update(RowWriter *many, const ItemPointerData *tid, HeapTuple tuple)
+{
+	ItemPointerData old = *tid;
+	Writer	   *writer = &many->writer;
+	bool		insert_indexes;
+	bool		only_summarizing;
+	TM_FailureData tmfd;
+
+	ExecStoreHeapTuple(tuple, writer->slot, true);
+	if (change_of(compat_table_tuple_update(many->rel, &old, writer->slot,
+											GetCurrentCommandId(true), true,
+											&tmfd, &insert_indexes,
+											&only_summarizing),
+				  many->rel) != ROW_CHANGED)
+		elog(ERROR, "a locked row of table \"%s\" was changed by others",
+			 RelationGetRelationName(many->rel));
+	if (insert_indexes)
+		compat_insert_index_tuples(writer->rri, writer->slot, writer->estate,
+								   false, NULL, NIL, only_summarizing);
+	ResetPerTupleExprContext(writer->estate);
+	ExecClearTuple(writer->slot);
+	return insert_indexes;
+}
+
+/*
+ * Done; what was changed can be seen from now on.
+ */
+void
+rows_writer_end(RowWriter *many)
+{
+	ExecDropSingleTupleTableSlot(many->locked);
+	writer_end(&many->writer);
+	pfree(many);
 }

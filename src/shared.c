@@ -18,6 +18,7 @@
 #include "background.h"
 #include "compat.h"
 #include "counters.h"
+#include "outbox.h"
 #include "requests.h"
 
 #define TRANCHE "idempotency"
@@ -32,6 +33,7 @@ typedef struct Piece
 static const Piece pieces[] = {
 	{"idempotency counters", counters_size, counters_attach},
 	{"idempotency discipline", discipline_size, discipline_attach},
+	{"idempotency outbox", frontier_size, frontier_attach},
 	{"idempotency requests", requests_size, requests_attach},
 	{"idempotency visits", visits_size, visits_attach},
 };

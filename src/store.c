@@ -441,31 +441,16 @@ store_delete(Store *store, const Record *found, bool wait)
 }
 
 /*
- * The index purge walks: on forget_at alone.
+ * The index purge walks.
  */
 static Relation
-open_forget_index(Relation rel, LOCKMODE lockmode)
+open_forget_index(Relation rel)
 {
-	List	   *indexes = RelationGetIndexList(rel);
-	ListCell   *lc;
+	static const AttrNumber columns[] = {COL_FORGET_AT + 1};
 
-	foreach(lc, indexes)
-	{
-		Relation	index = index_open(lfirst_oid(lc), lockmode);
-
-		if (index->rd_index->indnkeyatts == 1 && index->rd_index->indisvalid &&
-			index->rd_index->indkey.values[0] == COL_FORGET_AT + 1 &&
-			RelationGetIndexPredicate(index) == NIL)
-			return index;
-		index_close(index, lockmode);
-	}
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("the index on \"forget_at\" of table \"%s\" is missing",
-					RelationGetRelationName(rel)),
-			 errhint("Make it again: CREATE INDEX ON idempotency_internal.%s (forget_at NULLS FIRST).",
-					 RelationGetRelationName(rel))));
-	return NULL;
+	return catalog_open_index(rel, columns, lengthof(columns),
+							  psprintf("ON idempotency_internal.%s (forget_at NULLS FIRST)",
+									   RelationGetRelationName(rel)));
 }
 
 /*
@@ -845,7 +830,7 @@ looks_over(Relation rel, Table which, const PurgeBatch *batch)
 	if (!is_worth_emptying(rel) ||
 		RelationGetNumberOfBlocks(rel) > batch->max_emptied / LEAST_ROWS_OF_BLOCK)
 		return false;
-	index = open_forget_index(rel, AccessShareLock);
+	index = open_forget_index(rel);
 	due = segment_due(rel, index);
 	index_close(index, AccessShareLock);
 	if (due == DT_NOBEGIN)
@@ -942,7 +927,7 @@ purge_table(Store *store, Table which, PurgeBatch *batch, int64 *looks)
 	rel = open_table(store, which)->rel;
 	if (RelationGetNumberOfBlocks(rel) == 0)
 		return true;
-	index = open_forget_index(rel, AccessShareLock);
+	index = open_forget_index(rel);
 	if (which == TABLE_RECORD || !batch->lazy ||
 		!is_worth_waiting(rel, index, which, GetCurrentTimestamp()))
 		done = walk_table(rel, index, batch, &batch->reached[which - TABLE_RECORD],

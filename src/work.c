@@ -226,25 +226,10 @@ work_forget(const Work *found)
 static Relation
 open_due_index(Relation rel)
 {
-	List	   *indexes = RelationGetIndexList(rel);
-	ListCell   *lc;
+	static const AttrNumber columns[] = {COL_STATE + 1, COL_OPERATION + 1, COL_DUE_AT + 1};
 
-	foreach(lc, indexes)
-	{
-		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
-
-		if (index->rd_index->indnkeyatts == 3 && index->rd_index->indisvalid &&
-			index->rd_index->indkey.values[0] == COL_STATE + 1 &&
-			index->rd_index->indkey.values[1] == COL_OPERATION + 1 &&
-			index->rd_index->indkey.values[2] == COL_DUE_AT + 1)
-			return index;
-		index_close(index, AccessShareLock);
-	}
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("the index on the due times of the work list is missing"),
-			 errhint("Make it again: CREATE INDEX open_work_due_at_idx ON idempotency_internal.open_work (state, operation, due_at).")));
-	return NULL;
+	return catalog_open_index(rel, columns, lengthof(columns),
+							  "open_work_due_at_idx ON idempotency_internal.open_work (state, operation, due_at)");
 }
 
 /*

@@ -3,6 +3,8 @@
 
 REVOKE ALL ON FUNCTION
 	idem_accept(text, text, jsonb, text, bytea),
+	idem_ack(uuid, bigint),
+	idem_ack_many(uuid[], bigint[]),
 	idem_cancel(text, text, text, text),
 	idem_list(text, text, integer),
 	idem_once(text, text, text),
@@ -19,12 +21,16 @@ REVOKE ALL ON FUNCTION
 	idem_define(text, jsonb),
 	idem_destination_define(text, jsonb),
 	idem_destination_policy(text),
+	idem_discard(uuid),
+	idem_emit(text, jsonb, text, idem_answer, jsonb, interval),
 	idem_fail(idem_answer, jsonb, boolean),
 	idem_fail_key(text, text, bigint, jsonb, boolean, text),
 	idem_grant(name, text),
+	idem_nack(uuid, bigint, jsonb, boolean, interval),
 	idem_permit(text),
 	idem_policy(text),
 	idem_purge(bigint),
+	idem_redeliver(uuid),
 	idem_release(idem_answer),
 	idem_release_key(text, text, bigint, text),
 	idem_renew(idem_answer, interval),
@@ -40,6 +46,7 @@ REVOKE ALL ON FUNCTION
 	idem_stat_reset(),
 	idem_stat_visits(),
 	idem_status(text, text, text),
+	idem_take(text, integer, interval, interval),
 	idem_unsure(idem_answer, jsonb),
 	idem_unsure_key(text, text, bigint, jsonb, text)
 FROM PUBLIC;

@@ -1,0 +1,60 @@
+-- The outbox.  Rows of outbox are inserted and, long after their delivery,
+-- purged; nothing else ever happens to them, so that who reads the inserts from
+-- the log (Debezium) sees each event once.
+
+CREATE TABLE idempotency_internal.outbox (
+	event_id uuid NOT NULL,
+	created_at timestamptz NOT NULL,
+	operation_id uuid,
+	fence bigint,
+	destination text COLLATE "C" NOT NULL,
+	ordering_key text COLLATE "C",
+	payload jsonb NOT NULL,
+	headers jsonb,
+	CONSTRAINT outbox_pkey PRIMARY KEY (event_id)
+) USING heap;
+COMMENT ON TABLE idempotency_internal.outbox IS
+	'events emitted by idem_emit, delivered or not; operation_id and fence are those of the claim it was emitted with; rows are only inserted, and purged after the retention of the destination';
+CREATE INDEX outbox_created_at_idx ON idempotency_internal.outbox (destination, created_at);
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox', '');
+
+-- One narrow row for each event that is not delivered.  A lease changes no
+-- indexed column, and the pages have room for one, so taking an event writes no
+-- index; an acknowledgement deletes the row.
+CREATE TABLE idempotency_internal.outbox_due (
+	event_id uuid NOT NULL,
+	due_at timestamptz,
+	lease_until timestamptz,
+	first_at timestamptz,
+	dead_at timestamptz,
+	place bigint,
+	fence bigint NOT NULL,
+	attempt integer NOT NULL,
+	state "char" NOT NULL,
+	destination text COLLATE "C" NOT NULL,
+	ordering_key text COLLATE "C",
+	reason text COLLATE "C",
+	error jsonb,
+	CONSTRAINT outbox_due_pkey PRIMARY KEY (event_id)
+) USING heap WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+COMMENT ON TABLE idempotency_internal.outbox_due IS
+	'events that are not delivered: state is w waiting or leased, p parked behind another event of its ordering key, d dead letter (due_at is null then); place is the order within the ordering key; fence and attempt are those of the last take; first_at is when it was first taken';
+CREATE INDEX outbox_due_at_idx ON idempotency_internal.outbox_due (destination, due_at);
+CREATE INDEX outbox_due_order_idx ON idempotency_internal.outbox_due (destination, ordering_key, place);
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_due', '');
+
+CREATE SEQUENCE idempotency_internal.outbox_place;
+COMMENT ON SEQUENCE idempotency_internal.outbox_place IS
+	'the order of events that have an ordering key';
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_place', '');
+
+-- Normally empty: events of an attempt that died after committing them, which a
+-- later attempt has emitted again.
+CREATE TABLE idempotency_internal.outbox_adopted (
+	event_id uuid NOT NULL,
+	fence bigint NOT NULL,
+	CONSTRAINT outbox_adopted_pkey PRIMARY KEY (event_id)
+) USING heap;
+COMMENT ON TABLE idempotency_internal.outbox_adopted IS
+	'events that an attempt found emitted by an earlier one; fence is that of the last attempt that did';
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_adopted', '');
