@@ -237,6 +237,29 @@ for my $packed (q{'\x00'}, q{decode(repeat('ff', 200), 'hex')}, q{decode(repeat(
 }
 
 #
+# Many sessions, lines short and long, a ring that is often full, and a worker
+# that empties it meanwhile: each line is in the table once, or counted.
+#
+$node->append_conf('postgresql.conf', "idempotency.request_log_size = 50\nidempotency.naptime = 1");
+$node->restart;
+value(q{TRUNCATE idempotency_internal.request_log; SELECT idem_define('pay', '{"resource_pointer": null}')});
+my $script = PostgreSQL::Test::Utils::tempdir() . '/ask.sql';
+append_to_file($script, <<'END');
+\set n random(1, 250)
+\set m random(1, 250)
+SET idempotency.request_id = :client_id;
+SELECT idem_status('pay', repeat('k', :n), repeat('p', :m));
+END
+$node->command_ok([ 'pgbench', '-n', '-c', '8', '-j', '2', '-t', '500', '-f', $script, $node->connstr('postgres') ], 'many ask');
+ok($node->poll_query_until('postgres', 'SELECT waiting = 0 FROM idem_stat_request_lines()'), 'all room is given back');
+is(value('SELECT logged + dropped FROM idem_stat_request_lines()'), 4000, 'every line is written or counted as dropped');
+is(value('SELECT logged = (SELECT count(*) FROM idem_request_log) FROM idem_stat_request_lines()'), 't', 'those that are written are in the table');
+cmp_ok(value('SELECT logged FROM idem_stat_request_lines()'), '>', 0, 'some are');
+cmp_ok(value('SELECT dropped FROM idem_stat_request_lines()'), '>', 0, 'and some were dropped');
+is(value(q{SELECT count(*) FROM idem_request_log WHERE key ~ '[^k]' OR principal ~ '[^p]' OR request !~ '^[0-7]$'
+	OR id IS DISTINCT FROM idem_id(operation, key, principal)}), 0, 'no line is torn');
+
+#
 # Without preload.
 #
 $node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
