@@ -192,7 +192,7 @@ is_near(int64 seconds, int64 tolerance)
 	int64		epoch = (int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY;
 	int64		distance = (seconds - epoch) * USECS_PER_SEC - GetCurrentTimestamp();
 
-	return Abs(distance) <= tolerance;
+	return -tolerance <= distance && distance <= tolerance;
 }
 
 /*
