@@ -24,6 +24,7 @@ CREATE EXTENSION idempotency;
 CREATE ROLE prometheus LOGIN;
 SELECT idem_grant('prometheus', 'monitor');
 SELECT idem_once('consume', 'k');
+SELECT idem_permit('bank'), idem_report('bank', true);
 SELECT idem_claim('pay', 'k', lease => '1 h');
 END
 $node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM idem_stat_worker WHERE ended_at IS NOT NULL});
@@ -36,7 +37,7 @@ while ($config =~ /- name: (idem_\w+)\n.*?values: \[(.*?)\].*?query: \|\n((?: {1
 
 	$metric{$name} = { values => [ $values =~ /(\w+)/g ], query => $query };
 }
-is(scalar keys %metric, 5, 'five queries');
+is(scalar keys %metric, 6, 'six queries');
 for my $name (sort keys %metric)
 {
 	my ($rc, $out, $err) = $node->psql('postgres', "SET ROLE prometheus;\n$metric{$name}{query}");
