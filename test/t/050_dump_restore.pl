@@ -56,6 +56,9 @@ SELECT note_claim(idem_claim('order', 'released' || i, lease => '1 h'), NULL) FR
 SELECT idem_release_key('order', k.key, k.fence) FROM public.key k WHERE k.key LIKE 'released%';
 SELECT idem_complete(note_claim(idem_claim('short', 'k' || i), NULL), to_jsonb(i)) FROM generate_series(1, 5) i;
 SELECT idem_complete(note_claim(idem_claim('forgotten', 'k' || i), NULL), to_jsonb(i)) FROM generate_series(1, 5) i;
+-- keys that carry their time, two in each segment
+SELECT idem_complete(note_claim(idem_claim('timed', key), NULL), to_jsonb(i))
+FROM generate_series(1, 64) i, LATERAL (SELECT overlay(lpad(to_hex(i * 21600000::bigint), 12, '0') || '-7000-8000-000000000000' placing '-' from 9 for 0) AS key) k;
 
 SELECT idem_destination_define('mail', '{"max_attempts": 3}'), idem_destination_define('*', '{"deadline": null}');
 -- the settings change while records live
@@ -74,7 +77,10 @@ my $work = q{SELECT key, state, attempt, lease_until FROM idempotency.idem_list(
 my $told_before = one_value($node, $told, 'original');
 my $work_before = one_value($node, $work, 'original');
 my $policies_before = one_value($node, $policies, 'original');
-is(scalar(() = $told_before =~ /\n/g) + 1, 155, 'a database with 155 keys in all states');
+is(scalar(() = $told_before =~ /\n/g) + 1, 219, 'a database with 219 keys in all states');
+is(one_value($node, q{SELECT count(DISTINCT tableoid) || ' ' || count(*) FROM (}
+	  . join(' UNION ALL ', map { sprintf 'SELECT tableoid, operation FROM idempotency_internal.record_s%02d', $_ } 0 .. 31)
+	  . q{) r WHERE operation = 'timed'}, 'original'), '32 64', 'in all segments');
 
 # Everything that has to be true of a copy.  The claims are rolled back, so that
 # the copy can be copied again.
@@ -96,6 +102,7 @@ sub is_whole
 			  . 'AND c.result IS NOT DISTINCT FROM s.result', $db),
 		100, "$name: 100 completed keys replay");
 	is($claims->("operation = 'for ever'", 'c.verdict::text'), 'replay', "$name: and those kept for ever");
+	is($claims->("operation = 'timed'", 'c.verdict::text'), 'replay', "$name: and those whose keys carry their time");
 	is(one_value($node, "SET search_path = idempotency; SELECT string_agg(DISTINCT verdict::text, ',') FROM public.key k, "
 			  . "idem_claim(k.operation, k.key, jsonb_build_object('amount', (k.params->>'amount')::float8)) "
 			  . "WHERE k.operation = 'normalised'", $db),
