@@ -365,16 +365,16 @@ walk(Take *take)
 		more = due_scan_next(scan, &due);
 		if (more && first_left == NEVER)
 			first_left = due.due_at;
-		if (more && due.due_at <= take->frontier.now)
+		if (more && due.due_at > take->frontier.now)
+		{
+			take->next_at = Min(take->next_at, due.due_at);
+			more = false;
+		}
+		if (more)
 			consider(take, &due);
 		MemoryContextSwitchTo(caller);
 		if (!more)
 			break;
-		if (due.due_at > take->frontier.now)
-		{
-			take->next_at = Min(take->next_at, due.due_at);
-			break;
-		}
 	}
 	due_scan_end(scan);
 	frontier_advance(&take->frontier, take->destination, first_left);
