@@ -29,14 +29,15 @@ class Child {
     this.mailbox = new Mailbox(this.process);
     this.ended = new Promise((resolve) => {
       this.process.on('exit', (code, signal) => {
-        this.mailbox.put({ ended: signal ?? code });
+        if (signal !== 'SIGKILL') throw new Error(`${part} has ended by itself (${signal ?? code})`);
+        this.mailbox.put({ ended: signal });
         resolve();
       });
     });
     this.process.send(config);
   }
 
-  // The next message of the process; {ended} when there are no more.
+  // The next message of the process; {ended} when it was killed.
   hear() { return this.mailbox.next(); }
 
   say(message) { this.process.send(message); }
@@ -56,9 +57,7 @@ class Child {
 // Starts a part and waits until it says that it is ready.
 export async function start(part, config) {
   const child = new Child(part, config);
-  const message = await child.hear();
-  if (!message.ready) throw new Error(`${part} did not start`);
-  child.port = message.port;
+  child.port = (await child.hear()).port;
   return child;
 }
 

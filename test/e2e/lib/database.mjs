@@ -6,8 +6,9 @@ import pg from 'pg';
 export class Database {
   constructor(user, database, max = 4) {
     this.pool = new pg.Pool({ user, database, max, application_name: user });
-    // an idle connection that breaks is replaced by the next call
+    // a connection that breaks fails the call that uses it, and no more
     this.pool.on('error', () => {});
+    this.pool.on('connect', (client) => client.on('error', () => {}));
   }
 
   async rows(text, values) { return (await this.pool.query(text, values)).rows; }
