@@ -135,7 +135,7 @@ const bad = (what, isBad) => {
 
 function tellWhatHappened() {
   const counts = (kind) => stage.outside.counts[kind] + stage.inside.counts[kind];
-  within('messages', counts('messages'), 1000);
+  within('messages', counts('messages'), 500);
   within('  lost', counts('lose'), 1);
   within('  delayed', counts('delay'), 1);
   within('  doubled', counts('double'), 1);
@@ -150,7 +150,7 @@ function tellWhatHappened() {
 
 function account() {
   const intents = known.size;
-  within('intents', intents, 100);
+  within('intents', intents, 50);
   within('tasks', tasks.length, intents, intents);
   within('executions', ledger.length, sum((task) => Number(task.state === 'succeeded')), intents + sum((task) => task.flagged));
   check('intents with a task of their own', new Set(tasks.map((task) => task.name)).size, intents);

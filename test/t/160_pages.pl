@@ -1,4 +1,5 @@
-# Pages of the docs about what goes out and what comes in, kept true.
+# Pages of the docs about what goes out and what comes in, and about the whole
+# chain, kept true.
 
 use strict;
 use warnings;
@@ -10,5 +11,6 @@ my $node = new_node('pages', conf => "shared_preload_libraries = 'idempotency'\n
 
 page_is_true($node, 'docs/calls.md');
 page_is_true($node, 'docs/inbox.md');
+page_is_true($node, 'docs/chain.md');
 
 done_testing();
