@@ -25,6 +25,7 @@
 #include "storage/proc.h"
 #include "storage/sinvaladt.h"
 #include "utils/acl.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/wait_event.h"
@@ -145,6 +146,24 @@ compat_primary_key_index(Relation rel)
 	return RelationGetPrimaryKeyIndex(rel, false);
 #else
 	return RelationGetPrimaryKeyIndex(rel);
+#endif
+}
+
+/*
+ * 16: settings are found by hash.  Before, to find that there is none of a name
+ * is a long search, and their number, which only grows, tells whether it has to
+ * be made again.  *known is that number when it was last made.
+ */
+static inline bool
+compat_settings_grew(int *known)
+{
+#if PG_VERSION_NUM >= 160000
+	return true;
+#else
+	int			before = *known;
+
+	*known = GetNumConfigOptions();
+	return *known != before;
 #endif
 }
 

@@ -51,8 +51,25 @@ typedef struct Request
 static Request *in_hand = NULL;
 
 /*
- * The request's id: as the session says, else from PostgREST's headers, a JSON
- * object of strings: good enough a look for a log, and it cannot fail.
+ * PostgREST's headers; NULL if the session has none.
+ */
+static const char *
+request_headers(void)
+{
+	static int	known_settings = 0;
+	static bool missing = false;
+	const char *headers;
+
+	if (!compat_settings_grew(&known_settings) && missing)
+		return NULL;
+	headers = GetConfigOption("request.headers", true, false);
+	missing = headers == NULL;
+	return headers;
+}
+
+/*
+ * The request's id: as the session says, else from the headers, a JSON object
+ * of strings: good enough a look for a log, and it cannot fail.
  */
 static void
 set_request_id(Line *line)
@@ -66,7 +83,7 @@ set_request_id(Line *line)
 		return;
 	}
 	line_set_text_length(line, TEXT_REQUEST, NULL, 0);
-	at = GetConfigOption("request.headers", true, false);
+	at = request_headers();
 	at = at ? strstr(at, name) : NULL;
 	if (at == NULL)
 		return;
