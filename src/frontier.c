@@ -33,6 +33,16 @@
  *	 that has not: neither comes back.  A row the own transaction has deleted
  *	 would look gone too, so a transaction that has written concludes nothing.
  *
+ * Where takes go on
+ * -----------------
+ * Leased rows are not gone, and one relay that is slow keeps the frontier where
+ * its first event stands.  So that not each take walks from there over what
+ * others have in hand and what is gone behind it, the one who took all he wanted
+ * leaves a note where he stopped, and the next one begins there.  The note says
+ * nothing about what is before it: whoever does not find all he wants begins
+ * again at the frontier, and so does everybody once a second and when a lease
+ * ends (revisit_at).
+ *
  * Who writes rows past us (a data-only restore, replication) may put them
  * behind the frontier.  So it is only a hint: every few minutes one taker begins
  * at the very beginning and puts it back if he finds something.  A crash makes
@@ -83,6 +93,8 @@ typedef struct Hint
 	Oid			queue;			/* the table: another one after DROP EXTENSION */
 	char		destination[IDEM_TEXT_MAX * 4 + 1];
 	TimestampTz start;
+	TimestampTz resume;			/* where the last take stopped */
+	TimestampTz revisit_at;		/* until when that is good for */
 	TimestampTz deep_at;		/* last begun at the very beginning */
 	TimestampTz used_at;
 } Hint;
@@ -233,9 +245,22 @@ hint_of(Stripe *stripe, const char *destination, Oid queue, bool make)
 	hint->database = MyDatabaseId;
 	hint->queue = queue;
 	strcpy(hint->destination, destination);
-	hint->start = DT_NOBEGIN;
+	hint->start = hint->resume = DT_NOBEGIN;
+	hint->revisit_at = DT_NOBEGIN;
 	hint->deep_at = GetCurrentTimestamp();
 	return oldest;
+}
+
+/*
+ * See where to begin.  The caller holds the lock.
+ */
+static void
+read_hint(Frontier *frontier, const Hint *hint)
+{
+	frontier->start = hint->start;
+	frontier->revisit_at = hint->revisit_at;
+	frontier->resume = frontier->now < hint->revisit_at ?
+		Max(hint->start, hint->resume) : hint->start;
 }
 
 /*
@@ -261,7 +286,7 @@ raise_ceiling(Frontier *frontier, const char *destination)
 	if (frontier->now - hint->deep_at >= DEEP_EVERY)
 		hint->deep_at = frontier->now;
 	else
-		frontier->start = hint->start;
+		read_hint(frontier, hint);
 	frontier->may_advance = !TransactionIdIsValid(GetTopTransactionIdIfAny());
 }
 
@@ -278,7 +303,7 @@ frontier_begin(Frontier *frontier, const char *destination, Oid queue)
 	frontier->stripe = stripe;
 	frontier->queue = queue;
 	frontier->hint = -1;
-	frontier->start = DT_NOBEGIN;
+	frontier->start = frontier->resume = DT_NOBEGIN;
 	frontier->now = GetCurrentTimestamp();
 	if (stripe < 0)
 		return;
@@ -296,36 +321,65 @@ frontier_begin(Frontier *frontier, const char *destination, Oid queue)
 		frontier->now = Max(frontier->now, ceiling_of(stripe));
 		frontier->hint = hint_of(&stripes[stripe], destination, queue, false);
 		if (frontier->hint >= 0)
-			frontier->start = stripes[stripe].hints[frontier->hint].start;
+			read_hint(frontier, &stripes[stripe].hints[frontier->hint]);
 	}
 	LWLockRelease(lock_of(stripe));
 }
 
 /*
- * The way is done: first_left is the position of the first row that is not
- * gone, NEVER if there was none up to now.  The caller began at
- * frontier->start.
+ * The hint a way began with, if it is still of that destination; NULL
+ * otherwise.  The caller holds the lock exclusively.
+ */
+static Hint *
+same_hint(const Frontier *frontier, const char *destination)
+{
+	Hint	   *hint = &stripes[frontier->stripe].hints[frontier->hint];
+
+	return hint->database == MyDatabaseId && hint->queue == frontier->queue &&
+		strcmp(hint->destination, destination) == 0 ? hint : NULL;
+}
+
+/*
+ * A way from frontier->start is done: first_left is the position of the first
+ * row that is not gone, NEVER if there was none up to now.
  */
 void
 frontier_advance(const Frontier *frontier, const char *destination,
 				 TimestampTz first_left)
 {
-	Stripe	   *stripe;
 	Hint	   *hint;
 
 	if (!frontier->may_advance)
 		return;
-	stripe = &stripes[frontier->stripe];
 	pg_memory_barrier();
-	if (pg_atomic_read_u64(&stripe->moves) != frontier->moves)
+	if (pg_atomic_read_u64(&stripes[frontier->stripe].moves) != frontier->moves)
 		return;
 	LWLockAcquire(lock_of(frontier->stripe), LW_EXCLUSIVE);
-	hint = &stripe->hints[frontier->hint];
-
-	/* it may have been given to another destination */
-	if (hint->database == MyDatabaseId && hint->queue == frontier->queue &&
-		strcmp(hint->destination, destination) == 0)
+	hint = same_hint(frontier, destination);
+	if (hint)
 		hint->start = Min(first_left, frontier->ceiling);
+	LWLockRelease(lock_of(frontier->stripe));
+}
+
+/*
+ * The caller stopped at a position because he has all he wants, and the next
+ * take may go on there until revisit_at.
+ */
+void
+frontier_stopped(const Frontier *frontier, const char *destination,
+				 TimestampTz position, TimestampTz revisit_at)
+{
+	Hint	   *hint;
+
+	if (frontier->hint < 0)
+		return;
+	LWLockAcquire(lock_of(frontier->stripe), LW_EXCLUSIVE);
+	hint = same_hint(frontier, destination);
+	if (hint)
+	{
+		hint->resume = position;
+		hint->revisit_at = revisit_at;
+	}
 	LWLockRelease(lock_of(frontier->stripe));
 }
 

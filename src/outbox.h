@@ -144,6 +144,8 @@ typedef struct Frontier
 	int			hint;			/* -1 = none */
 	Oid			queue;
 	TimestampTz start;			/* all before it is gone */
+	TimestampTz resume;			/* where the last take stopped */
+	TimestampTz revisit_at;		/* until when that is good for */
 	TimestampTz now;			/* what is due by now is due */
 	TimestampTz ceiling;		/* all drawn before it is in the index */
 	bool		may_advance;
@@ -159,6 +161,8 @@ extern void frontier_moved(const char *destination);
 extern void frontier_begin(Frontier *frontier, const char *destination, Oid queue);
 extern void frontier_advance(const Frontier *frontier, const char *destination,
 							 TimestampTz first_left);
+extern void frontier_stopped(const Frontier *frontier, const char *destination,
+							 TimestampTz position, TimestampTz revisit_at);
 extern void frontier_wake_at_commit(const char *destination);
 extern void frontier_wait_begin(const char *destination);
 extern void frontier_wait(int64 microseconds);

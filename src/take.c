@@ -71,6 +71,9 @@ PG_FUNCTION_INFO_V1(idem_take);
 /* How long after the first row's time others are parked, in microseconds. */
 #define PARKED_LONGER (INT64CONST(60) * USECS_PER_SEC)
 
+/* How often a take begins at the frontier, in microseconds. */
+#define REVISIT_EVERY (INT64CONST(1) * USECS_PER_SEC)
+
 /* Columns of idem_event. */
 #define N_EVENT_COLUMNS 8
 
@@ -301,6 +304,15 @@ taken(const Take *take)
 }
 
 /*
+ * Does this walk go on?
+ */
+static bool
+wants_more(const Take *take)
+{
+	return taken(take) < take->grant.calls && take->parked < MAX_PARKED;
+}
+
+/*
  * A row whose time has come: lease it, or pass it by.
  */
 static void
@@ -340,23 +352,22 @@ consider(Take *take, Due *due)
  */
 
 /*
- * Walk through the queue once.
+ * Walk through the queue from a position on, to now or until there is enough.
+ * Returns the position of the first row that is not gone, NEVER if there was
+ * none; *stopped is that of the last one.
  */
-static void
-walk(Take *take)
+static TimestampTz
+walk_from(Take *take, TimestampTz from, TimestampTz *stopped)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext context = AllocSetContextCreate(caller, "idempotency take",
 												  ALLOCSET_DEFAULT_SIZES);
+	DueScan    *scan = due_scan_begin(&take->table, take->destination, from);
 	TimestampTz first_left = NEVER;
-	DueScan    *scan;
 	Due			due;
 
 	take->context = caller;
-	frontier_begin(&take->frontier, take->destination,
-				   RelationGetRelid(take->table.rel));
-	scan = due_scan_begin(&take->table, take->destination, take->frontier.start);
-	while (taken(take) < take->grant.calls && take->parked < MAX_PARKED)
+	while (wants_more(take))
 	{
 		bool		more;
 
@@ -371,14 +382,49 @@ walk(Take *take)
 			more = false;
 		}
 		if (more)
+		{
+			*stopped = due.due_at;
 			consider(take, &due);
+		}
 		MemoryContextSwitchTo(caller);
 		if (!more)
 			break;
 	}
 	due_scan_end(scan);
-	frontier_advance(&take->frontier, take->destination, first_left);
 	MemoryContextDelete(context);
+	return first_left;
+}
+
+/*
+ * Walk from where the last take stopped, and if that does not give enough, from
+ * the frontier.
+ */
+static void
+walk(Take *take)
+{
+	Frontier   *frontier = &take->frontier;
+	TimestampTz stopped = DT_NOBEGIN;
+	TimestampTz revisit_at;
+
+	frontier_begin(frontier, take->destination, RelationGetRelid(take->table.rel));
+	revisit_at = frontier->revisit_at;
+	if (frontier->resume > frontier->start)
+		(void) walk_from(take, frontier->resume, &stopped);
+	if (frontier->resume == frontier->start || wants_more(take))
+	{
+		TimestampTz first_left;
+
+		/* what the first walk has moved looks gone */
+		frontier->may_advance &= !take->wrote;
+		take->next_at = NEVER;
+		first_left = walk_from(take, frontier->start, &stopped);
+		frontier_advance(frontier, take->destination, first_left);
+		revisit_at = time_after(frontier->now, REVISIT_EVERY);
+	}
+	if (wants_more(take))
+		stopped = DT_NOBEGIN;
+	revisit_at = Min(revisit_at, time_after(frontier->now, take->lease));
+	frontier_stopped(frontier, take->destination, stopped, Min(revisit_at, take->next_at));
 }
 
 /*

@@ -36,7 +36,7 @@ CREATE TABLE idempotency_internal.outbox_due (
 	reason text COLLATE "C",
 	error jsonb,
 	CONSTRAINT outbox_due_pkey PRIMARY KEY (event_id)
-) USING heap WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+) USING heap WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02);
 COMMENT ON TABLE idempotency_internal.outbox_due IS
 	'events that are not delivered: state is w waiting or leased, p parked behind another event of its ordering key, d dead letter (due_at is null then); place is the order within the ordering key; fence and attempt are those of the last take; first_at is when it was first taken';
 CREATE INDEX outbox_due_at_idx ON idempotency_internal.outbox_due (destination, due_at);

@@ -1,0 +1,1 @@
+SELECT idem_emit('mail', '{"order": 4711, "amount": "129.00", "currency": "EUR"}');

@@ -1,0 +1,148 @@
+# The outbox from end to end: relays that die, servers that crash, takers that
+# wait, a database that moves, and who reads the events from the log (C70, C72,
+# C77).
+
+use strict;
+use warnings;
+
+use IdempotencyTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('outbox', durable => 1, init => { allows_streaming => 'logical' }, conf => <<'END');
+shared_preload_libraries = 'idempotency'
+wal_level = logical
+END
+
+my $due = 'SELECT count(*) FROM idempotency_internal.outbox_due';
+
+# --- C72: the relay dies after sending, before it acknowledges, 40 times --------------
+
+sub consume
+{
+	my ($event) = @_;
+
+	return $node->safe_psql('postgres', <<"END");
+DO \$\$ BEGIN
+	IF idem_once('ledger', '$event') THEN
+		INSERT INTO applied VALUES ('$event');
+	END IF;
+END \$\$;
+END
+}
+
+$node->safe_psql('postgres', 'CREATE TABLE applied (event uuid)');
+my $event = $node->safe_psql('postgres', q{SELECT idem_emit('crashing', '"pay"')});
+my $attempt;
+for my $crash (1 .. 40)
+{
+	my $relay = session($node);
+	my ($id, $fence);
+
+	($id, $attempt, $fence) = split /\|/, $relay->value(
+		q{SELECT event_id, attempt, fence FROM idem_take('crashing', 1, '20 ms', '60 s')});
+	BAIL_OUT("took $id instead of $event") if $id ne $event;
+	consume($id);
+	kill 'TERM', $relay->pid;
+	$relay->try("SELECT idem_ack('$id', $fence)");
+}
+is($attempt, 40, 'C72: 40 relays have died');
+my ($id, $fence);
+($id, $attempt, $fence) = split /\|/, $node->safe_psql('postgres',
+	q{SELECT event_id, attempt, fence FROM idem_take('crashing', 1, '1 h', '60 s')});
+is($id, $event, 'C72: the event still has its id');
+is($attempt, 41, 'C72: attempt 41');
+consume($id);
+$node->safe_psql('postgres', "SELECT idem_ack('$id', $fence)");
+is(one_value($node, 'SELECT count(*) FROM applied'), 1, 'C72: a consumer with idem_once applies it once');
+is(one_value($node, $due), 0, 'C72: it is delivered');
+
+# --- waiting ------------------------------------------------------------------------
+
+my $waiting = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT payload FROM idem_take%' AND wait_event_type = 'Extension'};
+my @takers = sessions($node, 3);
+send_all(q{SELECT payload FROM idem_take('awaited', 1, '1 h', '1 h');}, @takers);
+wait_for_sql($node, "SELECT ($waiting) = 3");
+is(one_value($node, q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT payload FROM idem_take%' AND backend_xid IS NOT NULL}),
+	0, 'takers that wait have no transaction id');
+my $emitter = session($node);
+$emitter->run(q{BEGIN; SELECT idem_emit('awaited', to_jsonb(n)) FROM generate_series(1, 2) n;});
+$emitter->run(q{SELECT idem_emit('awaited', '3', delay => '1 ms'); PREPARE TRANSACTION 'three'; COMMIT PREPARED 'three';});
+is(join(' ', sort map { s/\s//gr } collect_all(@takers)), '1 2 3', 'an event for each of them wakes them, also one from a prepared transaction');
+is(one_value($node, q{SELECT count(*) FROM idem_take('awaited', 1, '1 h', '50 ms')}), 0, 'the deadline ends a wait');
+
+my $cancelled = session($node);
+$cancelled->send(q{SELECT payload FROM idem_take('nothing', 1, '1 h', '1 h');});
+wait_for_sql($node, "SELECT ($waiting) = 1");
+$node->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $cancelled->pid . ')');
+$cancelled->result;
+is($cancelled->sqlstate, '57014', 'a wait can be cancelled');
+is($cancelled->value('SELECT 1'), 1, 'and the session goes on');
+
+# --- a crash between take and acknowledgement -----------------------------------------
+
+$node->safe_psql('postgres', q{SELECT idem_emit('crash', to_jsonb(n), 'key ' || n % 10) FROM generate_series(1, 100) n});
+my $first = $node->safe_psql('postgres', q{SELECT event_id FROM idem_take('crash', 100, '1 s')});
+is(scalar(split /\n/, $first), 10, 'the first event of each of ten keys');
+kill_server($node);
+$node->start;
+$node->safe_psql('postgres', 'SELECT pg_sleep(1.1)');
+my $second = $node->safe_psql('postgres', q{SELECT event_id FROM idem_take('crash', 100, '1 h') ORDER BY event_id});
+is($second, join("\n", sort split /\n/, $first), 'are delivered again after a crash, with their ids');
+is(one_value($node, q{SELECT min(attempt) || ' ' || max(attempt) FROM idempotency_internal.outbox_due WHERE destination = 'crash' AND attempt > 0}),
+	'2 2', 'the first attempt was not forgotten');
+my $rounds = 0;
+while ($rounds++ < 20)
+{
+	$node->safe_psql('postgres', q{SELECT idem_ack_many(array_agg(event_id), array_agg(fence))
+		FROM idempotency_internal.outbox_due WHERE destination = 'crash' AND lease_until > clock_timestamp()});
+	last if one_value($node, q{SELECT count(*) FROM idem_take('crash', 100, '1 h')}) == 0;
+}
+is($rounds, 10, 'each key gives its ten events one after the other');
+is(one_value($node, $due), 3, 'nothing else is left in the queue');
+
+# --- moving --------------------------------------------------------------------------
+
+$node->safe_psql('postgres', q{SELECT idem_emit('moved', to_jsonb(n), 'k') FROM generate_series(1, 3) n; SELECT idem_emit('moved', '"late"', delay => '1 h')});
+my $dump = $node->backup_dir . '.sql';
+command_ok([ 'pg_dump', '-f', $dump, $node->connstr('postgres') ], 'a dump');
+$node->safe_psql('postgres', 'CREATE DATABASE restored');
+command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', $dump, $node->connstr('restored') ], 'restored');
+$node->safe_psql('restored', q{SELECT idem_emit('moved', '4', 'k')});
+my $order = '';
+for (1 .. 4)
+{
+	$order .= $node->safe_psql('restored', q{SELECT payload FROM idem_take('moved', 10, '1 h')});
+	$node->safe_psql('restored', q{SELECT idem_ack(event_id, fence) FROM idempotency_internal.outbox_due WHERE destination = 'moved' AND lease_until > clock_timestamp()});
+}
+is($order, '1234', 'the order of a key goes on where it was');
+is(one_value($node, q{SELECT count(*) FROM idempotency_internal.outbox}, 'restored'),
+	one_value($node, q{SELECT count(*) + 1 FROM idempotency_internal.outbox}), 'all events are there');
+
+# --- read from the log -----------------------------------------------------------------
+
+SKIP:
+{
+	skip 'test_decoding is not installed', 3
+	  unless eval { $node->safe_psql('postgres', q{SELECT pg_create_logical_replication_slot('events', 'test_decoding')}); 1 };
+	my ($late, $early) = sessions($node, 2);
+
+	$late->run(q{BEGIN; SELECT idem_emit('logged', '"emitted first"', 'order 1', headers => '{"type": "Placed"}')});
+	$early->run(q{BEGIN; SELECT idem_emit('logged', '"emitted second"', 'order 2')});
+	$early->run(q{SELECT idem_emit('logged', '"rolled back"') FROM (SELECT 1) x; ROLLBACK; BEGIN; SELECT idem_emit('logged', '"emitted second"', 'order 2'); COMMIT});
+	$late->run('COMMIT');
+	$node->safe_psql('postgres', q{SELECT idem_ack_many(array_agg(event_id), array_agg(fence)) FROM idem_take('logged', 10)});
+	$node->safe_psql('postgres', q{SELECT idem_redeliver(event_id) FROM idempotency_internal.outbox WHERE destination = 'logged'});
+	my $changes = $node->safe_psql('postgres', q{SELECT data FROM pg_logical_slot_get_changes('events', NULL, NULL)
+		WHERE data LIKE 'table idempotency_internal.outbox:%'});
+	is_deeply([ $changes =~ /payload\[jsonb\]:'"([^"]*)"'/g ], [ 'emitted second', 'emitted first' ],
+		'C70: the log has each event once, in the order of commits');
+	unlike($changes, qr/: (UPDATE|DELETE):/, 'delivery and redelivery do not show there');
+	like($changes, qr/INSERT: event_id\[uuid\]:'[-0-9a-f]{36}' .*destination\[text\]:'logged' ordering_key\[text\]:'order 1' .*headers\[jsonb\]:'\{"type": "Placed"\}'/,
+		'with the columns that the event router is told of');
+	$node->safe_psql('postgres', q{SELECT pg_drop_replication_slot('events')});
+}
+
+is(heap_and_index_agree($node), '', 'tables and indexes agree') if extension_available($node, 'amcheck');
+
+done_testing();
