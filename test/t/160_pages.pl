@@ -12,5 +12,6 @@ my $node = new_node('pages', conf => "shared_preload_libraries = 'idempotency'\n
 page_is_true($node, 'docs/calls.md');
 page_is_true($node, 'docs/inbox.md');
 page_is_true($node, 'docs/chain.md');
+page_is_true($node, 'docs/outbox.md');
 
 done_testing();
