@@ -83,8 +83,8 @@ const pages = Array.from({ length: CLIENTS }, (_, page) => ({
 }));
 
 // A page pursues its intents, beginning none that is new after `end`.
-async function pursue({ journal, intents }, end) {
-  const client = await start('client', { service: stage.outside.url, account: ACCOUNT, patience: PATIENCE,
+async function pursue({ journal, intents }, end, patience = PATIENCE) {
+  const client = await start('client', { service: stage.outside.url, account: ACCOUNT, patience,
     parallel: PARALLEL, journal, intents, end });
   await client.hear();
   await client.kill();
@@ -107,11 +107,11 @@ await killing;
 const handedOver = [...outcomes().values()].filter(({ outcome }) => outcome === 'handed over').length;
 
 // The final reconciliation: the network is well again, and what was handed over
-// is taken up with the keys in the journals.
+// is taken up with the keys in the journals, by somebody who has time.
 stage.outside.faults = stage.inside.faults = 0;
 await sleep(LONGEST);
 await Promise.all(pages.map(({ journal, intents }) =>
-  pursue({ journal, intents: intents.map((one) => ({ ...one, budget: 120_000 })) }, end)));
+  pursue({ journal, intents: intents.map((one) => ({ ...one, budget: 300_000 })) }, end, 30_000)));
 await until('nothing is open', async () => (await stage.db.rows('SELECT FROM idem_list($1)', [ACCOUNT])).length === 0);
 
 // --- the account --------------------------------------------------------------
@@ -130,7 +130,7 @@ const executions = (task) => files.get(task.outside_key)?.length ?? 0;
 const bad = (what, isBad) => {
   const some = tasks.filter(isBad);
   check(`tasks that ${what}`, some.length, 0);
-  for (const task of some.slice(0, 5)) say(JSON.stringify({ ...task, executions: executions(task) }));
+  for (const task of some.slice(0, 5)) say(JSON.stringify({ ...task, executions: executions(task), told: known.get(task.name) }));
 };
 
 function tellWhatHappened() {
