@@ -665,10 +665,22 @@ is_worth_emptying(Relation rel)
 }
 
 /*
+ * Is a vacuum at work on a table?  It goes away by itself.
+ */
+static bool
+is_being_vacuumed(Relation rel)
+{
+	if (!ConditionalLockRelation(rel, ShareUpdateExclusiveLock))
+		return true;
+	UnlockRelation(rel, ShareUpdateExclusiveLock);
+	return false;
+}
+
+/*
  * Will a segment be emptied as a whole, so soon that its rows are better left
  * for that?  It is closed, and the wait that is left is not longer than the one
  * since, so what is stored for nothing stays in proportion.  If it is overdue,
- * somebody is in the way; wait for them a while.
+ * somebody is in the way; wait for them a while, and for a vacuum.
  */
 static bool
 is_worth_waiting(Relation rel, Relation index, Table which, TimestampTz now)
@@ -681,7 +693,9 @@ is_worth_waiting(Relation rel, Relation index, Table which, TimestampTz now)
 	due = segment_due(rel, index);
 	if (due == NEVER || due == DT_NOBEGIN)
 		return false;
-	return due > now ? due - now <= now - closes_at : now - due < PATIENCE;
+	if (due > now)
+		return due - now <= now - closes_at;
+	return now - due < PATIENCE || is_being_vacuumed(rel);
 }
 
 /*

@@ -179,6 +179,18 @@ set_worker('on');
 wait_for_sql($node, 'SELECT rows_of(8) = 0');
 is(value('SELECT file_of(8)'), $file, 'after an hour it deletes around them');
 $holder->run('COMMIT');
+set_worker('off');
+value("SELECT fill('gone', 8, 3000)");
+value("SELECT update_of(8, 'forget_at = now() - interval ''2 h''')");
+$file = value('SELECT file_of(8)');
+$holder->run('BEGIN');
+$holder->run('LOCK TABLE ' . value('SELECT table_of(8)') . ' IN SHARE UPDATE EXCLUSIVE MODE');
+set_worker('on');
+wait_for_visits();
+is(value('SELECT rows_of(8)'), 3000, 'but waits for a vacuum');
+$holder->run('COMMIT');
+wait_for_sql($node, 'SELECT rows_of(8) = 0');
+isnt(value('SELECT file_of(8)'), $file, 'and empties the segment then');
 
 # a record that cannot be understood
 set_worker('off');
