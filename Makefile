@@ -14,8 +14,8 @@ ROOMS = idempotency guc catalog answer json kinds settings stored policy define 
 	identity fingerprint canonical reshape normalise paths members sort number \
 	image json_text writer utf8 digest \
 	claim finish status accept once run resolve list retry calls webhook \
-	discipline breaker budget window \
-	emit ordinals events take deliver due frontier \
+	discipline breaker budget window leases \
+	emit ordinals events take taken deliver due frontier \
 	launcher worker visits activity serve lines requests flush pointer counters purge shared life permit store segment work rows
 
 MODULE_big = idempotency

@@ -89,6 +89,19 @@ read_hold(FunctionCallInfo fcinfo, const char *function, Hold *hold)
 	hold->fence = PG_GETARG_INT64(1);
 }
 
+/*
+ * Report to the discipline of the destination what came of an event; leased is
+ * its row as it was found.
+ */
+static void
+report(const Destination *settings, const Due *leased, bool succeeded)
+{
+	if (TransactionIdIsCurrentTransactionId(leased->xmin))
+		taken_report(settings->name);
+	discipline_report(settings, succeeded ? 1 : 0, succeeded ? 0 : 1,
+					  leased->lease_until - GetCurrentTimestamp());
+}
+
 /*----
  * Delivered.
  *----
@@ -111,7 +124,7 @@ ack(DueTable *table, const Hold *hold)
 	} while (due_delete(table, &due) != ROW_CHANGED);
 	settings = destination_get(text_to_cstring(due.destination));
 	due_release_next(table, &due, settings->skip_dead_head);
-	discipline_report(settings, 1, 0);
+	report(settings, &due, true);
 	return true;
 }
 
@@ -252,6 +265,7 @@ nack(DueTable *table, const Refusal *refusal)
 	const Destination *settings;
 	const char *reason;
 	int64		delay;
+	Due			leased;
 	Due			due;
 
 	do
@@ -262,6 +276,7 @@ nack(DueTable *table, const Refusal *refusal)
 			return false;
 	} while (due_lock(table, &due, true) != ROW_CHANGED);
 	settings = destination_get(text_to_cstring(due.destination));
+	leased = due;
 	due.error = refusal->error;
 	due.lease_until = NEVER;
 	reason = judge(refusal, &due, settings, &delay);
@@ -277,7 +292,7 @@ nack(DueTable *table, const Refusal *refusal)
 	}
 
 	/* who says that the event is at fault does work */
-	discipline_report(settings, refusal->retryable ? 0 : 1, refusal->retryable ? 1 : 0);
+	report(settings, &leased, !refusal->retryable);
 	return true;
 }
 

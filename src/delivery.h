@@ -56,16 +56,19 @@ typedef struct Grant
 
 	/* for discipline.c */
 	bool		counted;		/* there is an entry */
+	bool		probe;			/* it is the probe of a half-open breaker */
+	int64		until;			/* when the leases end, by window_clock() */
 	int			tokens;			/* kept for retries */
 } Grant;
 
 /* discipline.c */
 extern void discipline_reserve(const Destination *destination, int wanted,
-							   Grant *grant);
+							   int64 lease, Grant *grant);
 extern void discipline_use(const Destination *destination, const Grant *grant,
 						   int first_tries, int retries);
+extern void discipline_void(const char *destination, const Grant *grant, int calls);
 extern void discipline_report(const Destination *destination, int succeeded,
-							  int failed);
+							  int failed, int64 lease_left);
 
 /* retry.c */
 extern bool retry_again(const Destination *destination, int32 attempts,

@@ -27,6 +27,12 @@
  * many as others have reported: so a place is given back once, by whom it
  * may be.
  *
+ * An event that is leased (discipline_reserve) takes one as long as its lease
+ * does, whoever took it: the session may end while another process sends it,
+ * and a process may die whose session stays.  It is given back when the event
+ * is acknowledged or given back, or was taken in vain (taken.c); or lapses with
+ * the lease (leases.c).
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -61,7 +67,8 @@ typedef struct Entry
 	int64		used_at;
 	Breaker		breaker;
 	Budget		budget;
-	Window		in_flight;
+	Leases		leased;			/* places of leased events */
+	Window		in_flight;		/* places of other calls */
 	int64		foreign;		/* of those, reported by others than took them */
 	CallCounts	counts;
 } Entry;
@@ -109,6 +116,12 @@ discipline_attach(void *memory, bool found)
  *----
  */
 
+static uint32
+hash_of(const char *name)
+{
+	return hash_bytes((const unsigned char *) name, strlen(name));
+}
+
 /*
  * The entry of a destination of this database; NULL if it has none.  The
  * caller holds LOCK_DISCIPLINE.
@@ -128,14 +141,23 @@ find(const char *name, uint32 hash)
 }
 
 /*
+ * Calls in flight.
+ */
+static int64
+in_flight(Entry *entry, int64 now)
+{
+	return window_sum(&entry->in_flight, PERMIT_LIFE, now) +
+		leases_sum(&entry->leased, now);
+}
+
+/*
  * May the entry be given to another destination?  The caller holds
  * LOCK_DISCIPLINE exclusively, so nobody uses it.
  */
 static bool
 is_at_rest(Entry *entry, int64 now)
 {
-	return entry->breaker.state == BREAKER_CLOSED &&
-		window_sum(&entry->in_flight, PERMIT_LIFE, now) == 0;
+	return entry->breaker.state == BREAKER_CLOSED && in_flight(entry, now) == 0;
 }
 
 /*
@@ -174,6 +196,7 @@ make(const char *name, uint32 hash)
 		return NULL;
 	memset(&chosen->breaker, 0, sizeof(chosen->breaker));
 	memset(&chosen->budget, 0, sizeof(chosen->budget));
+	memset(&chosen->leased, 0, sizeof(chosen->leased));
 	memset(&chosen->in_flight, 0, sizeof(chosen->in_flight));
 	memset(&chosen->counts, 0, sizeof(chosen->counts));
 	chosen->foreign = 0;
@@ -193,7 +216,7 @@ static Entry *
 acquire(const Destination *destination, int64 now)
 {
 	const char *name = destination->name;
-	uint32		hash = hash_bytes((const unsigned char *) name, strlen(name));
+	uint32		hash = hash_of(name);
 	Entry	   *entry = NULL;
 
 	if (table == NULL)
@@ -336,12 +359,9 @@ give_places_back(Entry *entry, int64 now, int calls)
 static int
 room(Entry *entry, const Destination *destination, int64 now, int wanted)
 {
-	int64		in_flight;
-
 	if (destination->max_in_flight == NO_LIMIT)
 		return wanted;
-	in_flight = window_sum(&entry->in_flight, PERMIT_LIFE, now);
-	return (int) Max(Min(wanted, destination->max_in_flight - in_flight), 0);
+	return (int) Max(Min(wanted, destination->max_in_flight - in_flight(entry, now)), 0);
 }
 
 /*----
@@ -419,13 +439,12 @@ discipline_ask(const Destination *destination, int64 *retry_after)
 }
 
 /*
- * Report calls: to breaker, limit and counts.  The caller holds the entry.
+ * Report calls: to breaker and counts.  The caller holds the entry.
  */
 static void
 end_calls(Entry *entry, const Destination *destination, int64 now,
 		  int succeeded, int failed)
 {
-	give_places_back(entry, now, succeeded + failed);
 	entry->counts.succeeded += succeeded;
 	entry->counts.failed += failed;
 	if (breaker_report(&entry->breaker, destination, now, succeeded, failed))
@@ -446,6 +465,7 @@ discipline_tell(const Destination *destination, bool succeeded, bool is_retry)
 	if (entry == NULL)
 		return;
 	budget_report(&entry->budget, destination, now, succeeded, is_retry);
+	give_places_back(entry, now, 1);
 	end_calls(entry, destination, now, succeeded ? 1 : 0, succeeded ? 0 : 1);
 	if (is_retry)
 		entry->counts.retries++;
@@ -454,20 +474,20 @@ discipline_tell(const Destination *destination, bool succeeded, bool is_retry)
 
 /*
  * Ask for up to that many calls, at least one, of which any number may be
- * retries, and reserve what is granted until discipline_use().  Without shared
- * memory or an entry all are granted.
+ * retries, under a lease in microseconds, and reserve what is granted until
+ * discipline_use().  Without shared memory or an entry all are granted.
  */
 void
-discipline_reserve(const Destination *destination, int wanted, Grant *grant)
+discipline_reserve(const Destination *destination, int wanted, int64 lease,
+				   Grant *grant)
 {
 	int64		now = window_clock();
 	Entry	   *entry;
 
 	*grant = (Grant)
 	{
-		.calls = wanted,.retries = wanted
+		.calls = wanted,.retries = wanted,.until = now + lease
 	};
-	prepare_to_hold();
 	entry = acquire(destination, now);
 	if (entry == NULL)
 		return;
@@ -476,13 +496,26 @@ discipline_reserve(const Destination *destination, int wanted, Grant *grant)
 	if (grant->calls == 0)
 		entry->counts.decided[CALL_WAIT]++;
 	else
-		take_places(entry, now, grant->calls);
-	if (grant->calls > 0 && !is_probe(entry))
+		leases_add(&entry->leased, grant->until, now, grant->calls);
+	grant->probe = grant->calls > 0 && is_probe(entry);
+	if (grant->calls > 0 && !grant->probe)
 		grant->tokens = budget_reserve(&entry->budget, destination, now, grant->calls);
-	grant->retries = is_probe(entry) ? grant->calls : grant->tokens;
+	grant->retries = grant->probe ? grant->calls : grant->tokens;
 	release(entry);
 	if (grant->calls == 0)
 		grant->retry_after = spread(destination, grant->retry_after);
+}
+
+/*
+ * Give back that many calls of a grant, which are not made after all.  The
+ * caller holds the entry.
+ */
+static void
+end_in_vain(Entry *entry, int64 now, const Grant *grant, int calls)
+{
+	leases_take(&entry->leased, grant->until, now, calls);
+	if (calls > 0 && grant->probe)
+		breaker_withdraw_probe(&entry->breaker);
 }
 
 /*
@@ -500,16 +533,10 @@ discipline_use(const Destination *destination, const Grant *grant,
 	Assert(unused >= 0 && retries <= grant->retries);
 	if (!grant->counted || grant->calls == 0)
 		return;
-	prepare_to_hold();
 	entry = acquire(destination, now);
 	if (entry == NULL)
 		return;
-	if (unused > 0)
-	{
-		give_places_back(entry, now, unused);
-		if (first_tries + retries == 0)
-			breaker_withdraw_probe(&entry->breaker);
-	}
+	end_in_vain(entry, now, grant, unused);
 	budget_use(&entry->budget, destination, now, grant->tokens, first_tries, retries);
 	entry->counts.decided[CALL_GO] += first_tries + retries;
 	entry->counts.retries += retries;
@@ -517,18 +544,40 @@ discipline_use(const Destination *destination, const Grant *grant,
 }
 
 /*
- * Report calls that discipline_use() was told of.
+ * That many calls that discipline_use() was told of are not made after all.
+ * May be called when a transaction is aborted: raises nothing.
  */
 void
-discipline_report(const Destination *destination, int succeeded, int failed)
+discipline_void(const char *destination, const Grant *grant, int calls)
 {
 	int64		now = window_clock();
 	Entry	   *entry;
 
-	prepare_to_hold();
-	entry = acquire(destination, now);
+	LWLockAcquire(shared_lock(LOCK_DISCIPLINE), LW_SHARED);
+	entry = find(destination, hash_of(destination));
+	if (entry)
+	{
+		SpinLockAcquire(&entry->lock);
+		end_in_vain(entry, now, grant, calls);
+		SpinLockRelease(&entry->lock);
+	}
+	LWLockRelease(shared_lock(LOCK_DISCIPLINE));
+}
+
+/*
+ * Report calls that discipline_use() was told of, and that their leases had
+ * that many microseconds left.
+ */
+void
+discipline_report(const Destination *destination, int succeeded, int failed,
+				  int64 lease_left)
+{
+	int64		now = window_clock();
+	Entry	   *entry = acquire(destination, now);
+
 	if (entry == NULL)
 		return;
+	leases_take(&entry->leased, now + lease_left, now, succeeded + failed);
 	end_calls(entry, destination, now, succeeded, failed);
 	release(entry);
 }
@@ -583,7 +632,7 @@ discipline_state(const Destination *destination, CallState *state)
 	Entry	   *entry;
 
 	LWLockAcquire(shared_lock(LOCK_DISCIPLINE), LW_SHARED);
-	entry = find(name, hash_bytes((const unsigned char *) name, strlen(name)));
+	entry = find(name, hash_of(name));
 	if (entry)
 	{
 		SpinLockAcquire(&entry->lock);
@@ -592,7 +641,7 @@ discipline_state(const Destination *destination, CallState *state)
 											  destination->breaker_window, now);
 		state->breaker_failed = window_sum(&entry->breaker.failed,
 										   destination->breaker_window, now);
-		state->in_flight = window_sum(&entry->in_flight, PERMIT_LIFE, now);
+		state->in_flight = in_flight(entry, now);
 		state->retries_left = budget_left(&entry->budget, destination, now);
 		state->counts = entry->counts;
 		SpinLockRelease(&entry->lock);

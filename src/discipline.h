@@ -18,6 +18,21 @@
 /* How long a call that is not reported counts as being under way. */
 #define PERMIT_LIFE (INT64CONST(300) * USECS_PER_SEC)
 
+/* leases.c */
+#define LEASE_STEP (INT64CONST(5) * USECS_PER_SEC)
+#define LEASE_STEPS (PERMIT_LIFE / LEASE_STEP + 1)
+
+/* Zeros are no leases. */
+typedef struct Leases
+{
+	int64		step;			/* the newest that is over */
+	int64		ending[LEASE_STEPS];	/* before step n, at n % LEASE_STEPS */
+} Leases;
+
+extern int64 leases_sum(Leases *leases, int64 now);
+extern void leases_add(Leases *leases, int64 until, int64 now, int64 number);
+extern void leases_take(Leases *leases, int64 until, int64 now, int64 number);
+
 /* breaker.c */
 typedef enum BreakerState
 {

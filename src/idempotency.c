@@ -26,6 +26,7 @@ _PG_init(void)
 	permit_init();
 	ordinals_init();
 	frontier_init();
+	taken_init();
 	shared_init();
 	launcher_init();
 }

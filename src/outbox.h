@@ -135,6 +135,14 @@ extern void ordinals_used(const Origin *origin);
 extern void ordinals_id(const Origin *origin, int32 ordinal, pg_uuid_t *id);
 
 /*----
+ * taken.c: what this transaction has taken, in case it is rolled back.
+ *----
+ */
+extern void taken_init(void);
+extern void taken_note(const char *destination, const Grant *grant, int calls);
+extern void taken_report(const char *destination);
+
+/*----
  * frontier.c: how far the queues are empty, and who waits for events.
  *----
  */

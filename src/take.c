@@ -428,7 +428,7 @@ walk(Take *take)
 }
 
 /*
- * Walk, and say what is sent of what may be sent, whatever comes of it.
+ * Walk, and say what is sent of what may be sent: nothing if it fails.
  */
 static void
 walk_within_grant(Take *take)
@@ -440,10 +440,11 @@ walk_within_grant(Take *take)
 		walk(take);
 		events_close(&take->events);
 		due_close(&take->table);
+		taken_note(take->destination, &take->grant, taken(take));
 	}
 	PG_CATCH();
 	{
-		discipline_use(take->settings, &take->grant, take->first_tries, take->retries);
+		discipline_use(take->settings, &take->grant, 0, 0);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -461,7 +462,7 @@ take_once(Take *take)
 	take->blocked = NULL;
 	take->in_the_way = take->parked = 0;
 	take->first_tries = take->retries = 0;
-	discipline_reserve(take->settings, take->left, &take->grant);
+	discipline_reserve(take->settings, take->left, take->lease, &take->grant);
 	if (take->grant.calls > 0)
 		walk_within_grant(take);
 	else

@@ -207,6 +207,42 @@ $one->run('SELECT pg_terminate_backend(' . $dies->value('SELECT pg_backend_pid()
 wait_for_sql($node, "SELECT in_flight = 2 FROM idem_stat_destination WHERE destination = 'ends'");
 is(shown('ends', 'in_flight'), '2', 'a killed session gives back two, not three: one was reported');
 
+# an event has a place as long as its lease, unless its take comes to nothing
+sub took { my ($session, $rest) = @_; return $session->value('SELECT count(*) FROM idem_take(' . "'leases'" . ($rest // '') . ')'); }
+sub acked { my ($session, $where) = @_; return $session->value("SELECT idem_ack_many(array_agg(event_id), array_agg(fence)) FROM idempotency_internal.outbox_due WHERE destination = 'leases' AND $where"); }
+define('leases', '{"max_in_flight": 2}');
+$one->run("SELECT idem_emit('leases', to_jsonb(n)) FROM generate_series(1, 9) n");
+$one->run('BEGIN');
+is(took($one, ', 9'), '2', 'two events at a time');
+$one->run('ROLLBACK');
+is(shown('leases', 'in_flight'), '0', 'a take that is rolled back was not sent: its places are free');
+$one->run('BEGIN; SAVEPOINT a');
+is(took($one, ', 9'), '2', 'two events');
+$one->run('SAVEPOINT b; RELEASE b; ROLLBACK TO a');
+is(took($one, ', 9'), '2', 'so are those of a savepoint');
+is(acked($one, "fence = (SELECT min(fence) FROM idempotency_internal.outbox_due WHERE destination = 'leases' AND fence > 0)"), '1', 'one is acknowledged');
+$one->run('SAVEPOINT c');
+is(took($one, ', 9'), '1', 'its place is free');
+$one->run('RELEASE c; ROLLBACK');
+is(shown('leases', 'in_flight'), '0', 'rolled back: each place is given back once');
+is($one->try(q{DO $$ BEGIN
+	PERFORM idem_take('leases', 9);
+	RAISE division_by_zero;
+EXCEPTION WHEN division_by_zero THEN NULL;
+END $$}), '00000', 'a take in a block that fails');
+is(shown('leases', 'in_flight'), '0', 'came to nothing');
+$dies = session($node);
+is(took($dies, ', 9'), '2', 'a session takes two');
+$one->run('SELECT pg_terminate_backend(' . $dies->value('SELECT pg_backend_pid()') . ')');
+wait_for_sql($node, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . $dies->pid);
+is(shown('leases', 'in_flight'), '2', 'it ends, its leases go on');
+is(took($one), '0', 'so nobody takes a third');
+is(acked($one, 'fence > 0'), '2', 'who sent them acknowledges');
+is(shown('leases', 'in_flight'), '0', 'and their places are free');
+is(took($two, ", 9, '1 ms'"), '2', 'two under short leases, of which nobody is heard again');
+wait_for_sql($node, "SELECT in_flight = 0 FROM idem_stat_destination WHERE destination = 'leases'");
+is(took($one, ', 9'), '2', 'their leases are over: the session that took them need not end');
+
 # never more than allowed, whatever the sessions do: each call takes one of as
 # many locks as there are places, at once or not at all
 define('crowd', '{"max_in_flight": 3, "retry_budget": null}');
