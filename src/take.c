@@ -42,8 +42,8 @@
  *
  * Waiting
  * -------
- * A take that waits holds nothing but the snapshot of its statement, which is
- * the executor's and is not used here.
+ * A take that waits holds the snapshot of its statement, which is the executor's
+ * and is not used here, and the locks of its tables, so DDL on them waits for it.
  *
  *-------------------------------------------------------------------------
  */
