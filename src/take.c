@@ -30,8 +30,11 @@
  * - a first row whose transaction is open may vanish with it and tell nobody:
  *	 nothing is parked behind it.
  *
- * A change of skip_dead_head brings nobody back; that is why parking ends by
- * itself.
+ * - what this transaction has done itself to the first row goes with the
+ *	 parking if it is rolled back.
+ *
+ * Nobody is parked behind a dead letter.  A change of skip_dead_head brings
+ * nobody back; that is why parking ends by itself, within five minutes.
  *
  * What may be sent
  * ----------------
@@ -68,7 +71,11 @@ PG_FUNCTION_INFO_V1(idem_take);
 /* Rows one take parks at most: it has to end some time. */
 #define MAX_PARKED 1000
 
-/* How long after the first row's time others are parked, in microseconds. */
+/*
+ * Others are parked until the first row's time, but not longer than that, and
+ * a little longer, in microseconds.
+ */
+#define LONGEST_PARKED (INT64CONST(240) * USECS_PER_SEC)
 #define PARKED_LONGER (INT64CONST(60) * USECS_PER_SEC)
 
 /* How often a take begins at the frontier, in microseconds. */
@@ -99,12 +106,16 @@ typedef struct Take
 	bool		wrote;
 } Take;
 
-/* A key that is blocked. */
+/* A key that is blocked, as this walk has found its first row. */
 typedef struct Blocked
 {
 	uint64		hash;
-	pg_uuid_t	first;			/* whose row is the first; zero = not known */
-	bool		may_park;		/* that is locked */
+	pg_uuid_t	first;			/* zero = not known, like tid */
+	ItemPointerData tid;
+	bool		ours;			/* this transaction wrote it */
+	bool		settled;		/* committed and not dead, or ours */
+	bool		tried;			/* to lock it */
+	bool		may_park;		/* that worked */
 	TimestampTz until;			/* when it is looked at again */
 } Blocked;
 
@@ -148,36 +159,70 @@ add_blocked(Take *take, const Due *due, const Due *first)
 	blocked = hash_search(take->blocked, &hash, HASH_ENTER, &found);
 	if (found)
 		return blocked;
-	blocked->until = NEVER;
-	blocked->may_park = false;
-	memset(&blocked->first, 0, sizeof(blocked->first));
-	if (first)
-		blocked->first = first->event_id;
-	if (first == NULL || first->in_flight || first->state == DUE_DEAD)
+	memset(&blocked->first, 0, sizeof(Blocked) - offsetof(Blocked, first));
+	if (first == NULL)
 		return blocked;
+	blocked->first = first->event_id;
+	blocked->tid = first->tid;
+	blocked->ours = TransactionIdIsCurrentTransactionId(first->xmin);
+	blocked->settled = !first->in_flight && first->state != DUE_DEAD;
 	blocked->until = due_is_leased(first, take->frontier.now) ?
 		first->lease_until : first->due_at;
-	blocked->may_park = take->in_the_way >= PASSED_BY &&
-		!TransactionIdIsCurrentTransactionId(first->xmin) &&
-		due_lock(&take->table, first, false) == ROW_CHANGED;
-	take->wrote |= blocked->may_park;
 	return blocked;
+}
+
+/*
+ * What is known of a key whose first row this walk has leased, or found to be
+ * something else by now.
+ */
+static void
+revise_blocked(Take *take, const Due *due, bool leased)
+{
+	Blocked    *blocked = find_blocked(take, due);
+
+	if (blocked == NULL)
+		return;
+	if (leased)
+	{
+		blocked->ours = blocked->settled = true;
+		blocked->until = due->lease_until;
+	}
+	else
+		(void) hash_search(take->blocked, &blocked->hash, HASH_REMOVE, NULL);
+}
+
+/*
+ * May rows be parked behind the first one of their key?  It has to stay until
+ * that is committed: it is ours, or we lock it.
+ */
+static bool
+may_park(Take *take, Blocked *blocked)
+{
+	if (!blocked->tried && blocked->settled)
+	{
+		blocked->may_park = blocked->ours ||
+			rows_writer_lock(take->table.writer, &blocked->tid, false) == ROW_CHANGED;
+		take->wrote |= blocked->may_park;
+	}
+	blocked->tried = true;
+	return blocked->may_park;
 }
 
 /*
  * Put a row out of the way until its key is looked at again.
  */
 static void
-park(Take *take, const Blocked *blocked, Due *due)
+park(Take *take, Blocked *blocked, Due *due)
 {
-	TimestampTz now = take->frontier.now;
+	int64		until_then = blocked->until - take->frontier.now;
 
-	take->in_the_way++;
-	if (!blocked->may_park || take->parked >= MAX_PARKED ||
+	if (++take->in_the_way <= PASSED_BY || take->parked >= MAX_PARKED ||
+		!may_park(take, blocked) ||
 		due_lock(&take->table, due, false) != ROW_CHANGED)
 		return;
 	due->state = DUE_PARKED;
-	due_move(&take->table, due, Max(blocked->until - now, 0) + PARKED_LONGER);
+	due_move(&take->table, due,
+			 Min(Max(until_then, 0), LONGEST_PARKED) + PARKED_LONGER);
 	take->parked++;
 	take->wrote = true;
 }
@@ -319,6 +364,7 @@ static void
 consider(Take *take, Due *due)
 {
 	const char *reason = used_up(take, due);
+	bool		leased = false;
 
 	if (due->in_flight || TransactionIdIsValid(due->changer) ||
 		TransactionIdIsCurrentTransactionId(due->xmin))
@@ -335,13 +381,17 @@ consider(Take *take, Due *due)
 	if (due_lock(&take->table, due, false) == ROW_CHANGED)
 	{
 		take->wrote = true;
-		if (reason == NULL)
+		leased = reason == NULL;
+		if (leased)
 			lease_row(take, due);
 		else
 			due_bury(&take->table, due, reason);
 	}
 	if (due->ordering_key)
+	{
 		due_key_unlock(due);
+		revise_blocked(take, due, leased);
+	}
 	if (due->state == DUE_DEAD)
 		due_release_next(&take->table, due, take->settings->skip_dead_head);
 }

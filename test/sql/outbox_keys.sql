@@ -1,0 +1,63 @@
+-- Many events behind the first one of their ordering key: they are parked, and
+-- none is forgotten, whatever makes the first one go away.
+\set ECHO none
+\getenv abs_srcdir PG_ABS_SRCDIR
+\set suite :abs_srcdir '/lib/suite.sql'
+\i :suite
+
+SELECT idem_destination_define('tail', '{"base": "0", "cap": "0", "retry_budget": null, "breaker_failures": null}');
+CREATE FUNCTION pg_temp.take() RETURNS text LANGUAGE sql AS $$
+	SELECT coalesce(string_agg(e.payload #>> '{}', ' '), 'nothing') FROM idem_take('tail', 10, '1 h') e
+$$;
+CREATE FUNCTION pg_temp.parked() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM idempotency_internal.outbox_due WHERE destination = 'tail' AND state = 'p' $$;
+CREATE VIEW pg_temp.held AS SELECT * FROM idempotency_internal.outbox_due WHERE destination = 'tail' AND lease_until > clock_timestamp();
+SELECT count(idem_emit('tail', to_jsonb('a' || n), 'a')) AS emitted FROM generate_series(1, 100) n \gset
+SELECT idem_emit('tail', '"b1"', 'b') AS b1 \gset
+
+SELECT is(pg_temp.take(), 'a1 b1', 'the first of each key, past a long tail');
+SELECT is(pg_temp.parked(), 67::bigint, 'the rest of which is out of the way');
+SELECT is(pg_temp.take(), 'nothing', 'one at a time');
+SELECT is(pg_temp.parked(), 67::bigint, 'what is passed by stays as it is');
+
+-- each way in which a first one goes away
+SELECT idem_ack(event_id, fence) FROM pg_temp.held;
+SELECT is(pg_temp.take(), 'a2', 'acknowledged');
+SELECT idem_nack(event_id, fence, NULL) FROM pg_temp.held;
+SELECT is(pg_temp.take(), 'a2', 'given back: it is still the first');
+SELECT idem_nack(event_id, fence, NULL, false) FROM pg_temp.held;
+SELECT is(pg_temp.take(), 'a3', 'made a dead letter');
+SELECT idem_discard(event_id) FROM idem_dead_letter WHERE destination = 'tail';
+BEGIN;
+SELECT idem_ack(event_id, fence) FROM pg_temp.held;
+ROLLBACK;
+SELECT is(pg_temp.take(), 'nothing', 'not if that is rolled back');
+SELECT idem_destination_define('tail', '{"skip_dead_head": false}');
+SELECT idem_nack(event_id, fence, NULL, false) FROM pg_temp.held;
+SELECT is(pg_temp.take(), 'nothing', 'not if a dead letter blocks');
+SELECT idem_discard(event_id) FROM idem_dead_letter WHERE destination = 'tail';
+SELECT is(pg_temp.take(), 'a4', 'but when it is discarded');
+-- a dead one that blocked, when the setting changes: nobody brings the next one
+-- back, but parking ends, and an operator can end it
+SELECT idem_nack(event_id, fence, NULL, false) FROM pg_temp.held;
+SELECT idem_destination_define('tail', '{"skip_dead_head": true}');
+UPDATE idempotency_internal.outbox_due SET due_at = due_at - interval '5 min' WHERE destination = 'tail' AND state = 'p';
+SELECT is(pg_temp.take(), 'a5', 'or blocks no longer, within five minutes');
+
+-- the whole tail, in order
+CREATE TEMP TABLE order_of (payload text, n serial);
+INSERT INTO order_of (payload) VALUES ('a5');
+DO $$
+BEGIN
+	FOR i IN 1 .. 300 LOOP
+		PERFORM idem_ack(event_id, fence) FROM pg_temp.held;
+		COMMIT;
+		INSERT INTO order_of (payload) SELECT e.payload #>> '{}' FROM idem_take('tail', 10, '1 h') e;
+		EXIT WHEN NOT FOUND;
+		COMMIT;
+	END LOOP;
+END $$;
+SELECT is((SELECT string_agg(payload, ' ' ORDER BY n) FROM order_of), (SELECT string_agg('a' || n, ' ' ORDER BY n) FROM generate_series(5, 100) n), 'all of the tail, in order');
+SELECT is((SELECT count(*) FROM idempotency_internal.outbox_due WHERE destination = 'tail'), 1::bigint, 'nothing is left but the dead letter');
+SELECT idem_discard(event_id) FROM idem_dead_letter WHERE destination = 'tail';
+DELETE FROM idempotency_internal.destination WHERE destination = 'tail';
+SELECT finish();
