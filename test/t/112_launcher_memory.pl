@@ -32,8 +32,15 @@ sub wait_for_visits
 {
 	my ($number) = @_;
 
-	ok($node->poll_query_until('postgres',
-		"SELECT visits >= $number FROM idem_stat_worker WHERE database = 'postgres'"), "$number visits");
+	# in steps, because a poll gives up after some minutes
+	for (my $seen = 0; $seen < $number; $seen += 100)
+	{
+		my $next = $seen + 100 < $number ? $seen + 100 : $number;
+
+		$node->poll_query_until('postgres', "SELECT visits >= $next FROM idem_stat_worker WHERE database = 'postgres'")
+		  or die 'the launcher visits no more';
+	}
+	pass("$number visits");
 	return;
 }
 
