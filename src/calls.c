@@ -41,7 +41,7 @@ static const char *const breaker_labels[] = {
 static const Destination *
 destination_of(FunctionCallInfo fcinfo)
 {
-	char	   *name = destination_name(ARG_TEXT(0));
+	char	   *name = destination_called(ARG_TEXT(0));
 
 	if (!shared_available())
 		ereport(ERROR,

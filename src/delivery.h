@@ -36,6 +36,7 @@ typedef struct Destination
 
 /* destination.c */
 extern char *destination_name(text *value);
+extern char *destination_called(text *value);
 extern const Destination *destination_get(const char *name);
 
 /*----

@@ -205,6 +205,23 @@ destination_name(text *value)
 }
 
 /*
+ * The name of the one destination that is to be called.  Raises 22023 as
+ * destination_name() does, and for *, which nobody can send to.
+ */
+char *
+destination_called(text *value)
+{
+	char	   *name = destination_name(value);
+
+	if (strcmp(name, EVERY_DESTINATION) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("destination \"%s\" stands for the defaults of all", name),
+				 errhint("Name the one destination that is called.")));
+	return name;
+}
+
+/*
  * Store settings of a destination over those it has.  The caller holds the
  * lock that makes definitions follow each other.
  */

@@ -140,12 +140,7 @@ read_arguments(FunctionCallInfo fcinfo, Emission *emission)
 	Event	   *event = &emission->event;
 
 	memset(emission, 0, sizeof(*emission));
-	emission->destination = destination_name(ARG_TEXT(0));
-	if (strcmp(emission->destination, EVERY_DESTINATION) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("destination \"%s\" stands for the defaults of all", EVERY_DESTINATION),
-				 errhint("Name the one destination the event goes to.")));
+	emission->destination = destination_called(ARG_TEXT(0));
 	if (PG_ARGISNULL(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

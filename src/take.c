@@ -574,7 +574,7 @@ idem_take(PG_FUNCTION_ARGS)
 	Take		take = {0};
 	int64		wait;
 
-	take.destination = destination_name(ARG_TEXT(0));
+	take.destination = destination_called(ARG_TEXT(0));
 	if (PG_ARGISNULL(1) || PG_GETARG_INT32(1) < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

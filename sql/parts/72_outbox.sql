@@ -31,7 +31,7 @@ AS 'MODULE_PATHNAME', 'idem_take' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION idem_take(text, integer, interval, interval) IS
 'Takes events of a destination to deliver them: commit, send, then acknowledge each with idem_ack or give it back with idem_nack. max_events: at most that many. lease: how long they are the caller''s, longer than zero; an event neither acknowledged nor given back by then is due again at once. wait: how long to wait for an event if there is none; the snapshot of the statement is held meanwhile. '
 'Never waits for another transaction: what others have in hand is passed by. Of events with an ordering key only the first of its key is taken. '
-'Returns the events, those due longest first; none if there are none. Raises 22023 (bad argument), 25006 (standby or read-only).';
+'Returns the events, as a rule those due longest first; none if there are none. Raises 22023 (bad argument, or the destination *, which stands for all), 25006 (standby or read-only).';
 
 CREATE FUNCTION idem_ack(event_id uuid, fence bigint)
 RETURNS void

@@ -162,7 +162,7 @@ SELECT throws_ok(s, '22023', NULL, s) FROM unnest(ARRAY[
 	'SELECT idem_emit(''*'', ''1'')', 'SELECT idem_emit(''d'', NULL)', 'SELECT idem_emit(''d'', ''1'', '''')',
 	'SELECT idem_emit(''d'', ''1'', repeat(''x'', 256))', 'SELECT idem_emit(''d'', ''1'', headers => ''[]'')',
 	'SELECT idem_emit(''d'', ''1'', delay => ''-1 s'')', 'SELECT idem_emit(''d'', ''1'', delay => ''1 month'')',
-	'SELECT idem_take(NULL)', 'SELECT idem_take(''d'', 0)', 'SELECT idem_take(''d'', 1, ''0'')', 'SELECT idem_take(''d'', 1, NULL)',
+	'SELECT idem_take(NULL)', 'SELECT idem_take(''*'')', 'SELECT idem_permit(''*'')', 'SELECT idem_report(''*'', true)', 'SELECT idem_take(''d'', 0)', 'SELECT idem_take(''d'', 1, ''0'')', 'SELECT idem_take(''d'', 1, NULL)',
 	'SELECT idem_take(''d'', 1, ''1 s'', ''-1 s'')', 'SELECT idem_ack(NULL, 1)', 'SELECT idem_ack(gen_random_uuid(), NULL)',
 	'SELECT idem_ack_many(ARRAY[gen_random_uuid()], ''{}'')', 'SELECT idem_ack_many(NULL, NULL)', 'SELECT idem_ack_many(ARRAY[NULL::uuid], ARRAY[1::bigint])',
 	'SELECT idem_nack(NULL, 1, NULL)', 'SELECT idem_nack(gen_random_uuid(), 1, NULL, retry_after => ''-1 s'')',
