@@ -31,8 +31,7 @@
 #include "compat.h"
 #include "requests.h"
 
-/* Of a header, what is kept. */
-#define REQUEST_ID_MAX 128
+#define JSON_SPACE " \t\r\n"
 
 /* The request in hand.  Its texts live as long as the call's memory. */
 typedef struct Request
@@ -68,30 +67,45 @@ request_headers(void)
 }
 
 /*
+ * Where the value of the header x-request-id begins; NULL if there is none that
+ * is a string.
+ */
+static const char *
+request_id_header(const char *headers)
+{
+	static const char name[] = "\"x-request-id\"";
+	const char *at = headers;
+
+	while (at && (at = strstr(at, name)) != NULL)
+	{
+		at += strlen(name);
+		at += strspn(at, JSON_SPACE);
+		if (*at != ':')
+			continue;			/* it was a value */
+		at++;
+		at += strspn(at, JSON_SPACE);
+		return *at == '"' ? at + 1 : NULL;
+	}
+	return NULL;
+}
+
+/*
  * The request's id: as the session says, else from the headers, a JSON object
  * of strings: good enough a look for a log, and it cannot fail.
  */
 static void
 set_request_id(Line *line)
 {
-	static const char name[] = "\"x-request-id\"";
-	const char *at;
+	const char *value;
 
 	if (guc_request_id[0])
 	{
 		line_set_text(line, TEXT_REQUEST, guc_request_id);
 		return;
 	}
-	line_set_text_length(line, TEXT_REQUEST, NULL, 0);
-	at = request_headers();
-	at = at ? strstr(at, name) : NULL;
-	if (at == NULL)
-		return;
-	at += strlen(name);
-	at += strspn(at, " :");
-	if (*at == '"')
-		line_set_text_length(line, TEXT_REQUEST, at + 1,
-							 Min((int) strcspn(at + 1, "\"\\"), REQUEST_ID_MAX));
+	value = request_id_header(request_headers());
+	line_set_text_length(line, TEXT_REQUEST, value,
+						 value ? (int) strcspn(value, "\"\\") : 0);
 }
 
 /*

@@ -146,6 +146,16 @@ for my $i (0 .. $#requests)
 }
 is(value(q{SELECT bool_and((id IS NULL) = (key IS NULL OR length(key) > 255 OR principal IS NULL)) FROM idem_request_log}), 't',
 	'there is an id as soon as it is known whose key it is');
+# Whatever a client puts into its headers, the log can be read: what is too long
+# ends with a whole character, and a value is not taken for the header's name.
+value(q{SET request.headers = '{"x-forwarded-for": "x-request-id", "x-request-id" : "req-3"}'; SELECT idem_status('pay', 'spoofed')});
+value(q{SELECT set_config('request.headers', '{"x-request-id": "' || repeat('a', 127) || 'éé"}', false), idem_status('pay', 'cut')});
+value(q{SET request.headers = '{"x-request-id": ["req-4"], "b": 1'; SELECT idem_status('pay', 'no string')});
+ok($node->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM idem_request_log WHERE key = 'no string')}), 'odd headers are no obstacle');
+is(value(q{SELECT request FROM idem_request_log WHERE key = 'spoofed'}), 'req-3', 'the header is found behind a value of its name');
+is(value(q{SELECT request = repeat('a', 127) FROM idem_request_log WHERE key = 'cut'}), 't', 'a header is cut between characters');
+is(value(q{SELECT count(*), count(request) FROM idem_request_log WHERE key = 'no string'}), '1|0', 'one that is no string is none');
+
 my %tested = map { $_->[0] => 1 } @requests;
 my @functions = split /\n/, value(q{SELECT proname FROM pg_proc WHERE proname LIKE 'idem\_%' AND pronargs > 0 AND (proargnames[1] IN ('operation', 'claim'))
 	AND proname NOT IN ('idem_define', 'idem_policy', 'idem_id') ORDER BY 1});
