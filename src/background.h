@@ -48,7 +48,7 @@ struct PurgeBatch
 	int64		max_looks;		/* records to look at; 0 = no limit */
 	int64		max_emptied;	/* to remove with all of a segment */
 	bool		lazy;			/* leave what will soon go with a segment */
-	bool		careful;		/* a record that fails is left, not raised */
+	bool		careful;		/* what fails is left, not raised */
 
 	/* where to go on, from one batch to the next */
 	int			next_segment;	/* to see whether it can be emptied */
@@ -127,7 +127,8 @@ extern void visits_end_if_running(Oid database);
 /* discipline.c */
 extern Size discipline_size(void);
 extern void discipline_attach(void *memory, bool found);
-extern void discipline_forget_all_but(const List *databases);
+extern List *discipline_databases(void);
+extern void discipline_forget(const List *databases);
 
 /* launcher.c */
 extern void launcher_init(void);

@@ -137,17 +137,33 @@ counters_of(const char *operation)
 }
 
 /*
- * Take back the sets of databases that are not in that list of OIDs, which has
- * all there are.
+ * The databases that have sets, as a list of OIDs.
+ */
+List *
+counters_databases(void)
+{
+	List	   *databases = NIL;
+
+	for (int i = 1; i < n_sets; i++)
+	{
+		Oid			database = sets[i].database;
+
+		if (OidIsValid(database))
+			databases = list_append_unique_oid(databases, database);
+	}
+	return databases;
+}
+
+/*
+ * Take back the sets of databases that are gone.
  */
 void
-counters_forget_all_but(const List *databases)
+counters_forget(const List *databases)
 {
 	LWLockAcquire(shared_lock(LOCK_COUNTERS), LW_EXCLUSIVE);
 	for (int i = 1; i < n_sets; i++)
 	{
-		if (OidIsValid(sets[i].database) &&
-			!list_member_oid(databases, sets[i].database))
+		if (list_member_oid(databases, sets[i].database))
 			sets[i].database = InvalidOid;
 	}
 	LWLockRelease(shared_lock(LOCK_COUNTERS));

@@ -67,7 +67,8 @@ extern int	guc_max_operations;
 extern Size counters_size(void);
 extern void counters_attach(void *memory, bool found);
 extern CounterSet *counters_of(const char *operation);
-extern void counters_forget_all_but(const List *databases);
+extern List *counters_databases(void);
+extern void counters_forget(const List *databases);
 extern void counters_claim(const Claim *claim);
 
 /*

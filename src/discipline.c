@@ -254,19 +254,34 @@ release(Entry *entry)
 }
 
 /*
- * Take back the entries of databases that are not in that list of OIDs, which
- * has all there are.
+ * The databases that have entries, as a list of OIDs.
+ */
+List *
+discipline_databases(void)
+{
+	List	   *databases = NIL;
+
+	for (int i = 0; i < MAX_ENTRIES; i++)
+	{
+		Oid			database = table->entries[i].database;
+
+		if (OidIsValid(database))
+			databases = list_append_unique_oid(databases, database);
+	}
+	return databases;
+}
+
+/*
+ * Take back the entries of databases that are gone.
  */
 void
-discipline_forget_all_but(const List *databases)
+discipline_forget(const List *databases)
 {
 	LWLockAcquire(shared_lock(LOCK_DISCIPLINE), LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_ENTRIES; i++)
 	{
-		Entry	   *entry = &table->entries[i];
-
-		if (OidIsValid(entry->database) && !list_member_oid(databases, entry->database))
-			entry->database = InvalidOid;
+		if (list_member_oid(databases, table->entries[i].database))
+			table->entries[i].database = InvalidOid;
 	}
 	LWLockRelease(shared_lock(LOCK_DISCIPLINE));
 }

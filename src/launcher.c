@@ -142,13 +142,37 @@ remember(const List *databases)
 	foreach(lc, databases)
 		oids = lappend_oid(oids, ((Database *) lfirst(lc))->oid);
 	visits_forget_all_but(oids);
-	requests_discard(oids);
 	foreach(lc, databases)
 	{
 		Database   *database = lfirst(lc);
 
 		(void) visits_enter(database->oid, database->name);
 	}
+}
+
+/*
+ * The databases to visit, remembered.  Those that are gone are forgotten, and
+ * lines of the log that no worker will come for are dropped.  Whose shared memory
+ * is in use is asked first: a database made after the list was read is in use by
+ * sessions that the list does not know of, and is not to be forgotten.
+ */
+static List *
+take_stock(void)
+{
+	List	   *in_use = list_concat_unique_oid(counters_databases(), discipline_databases());
+	List	   *logging = requests_databases();
+	List	   *all = NIL;
+	List	   *databases = list_databases(&all);
+	List	   *gone = list_difference_oid(in_use, all);
+	ListCell   *lc;
+
+	remember(databases);
+	foreach(lc, databases)
+		logging = list_delete_oid(logging, ((Database *) lfirst(lc))->oid);
+	requests_discard(logging);
+	counters_forget(gone);
+	discipline_forget(gone);
+	return databases;
 }
 
 /*----
@@ -221,14 +245,10 @@ visit(const Database *database)
 static void
 visit_all_due(void)
 {
-	List	   *all = NIL;
-	List	   *databases = list_databases(&all);
+	List	   *databases = take_stock();
 	List	   *urgent = requests_urgent() ? requests_databases() : NIL;
 	ListCell   *lc;
 
-	remember(databases);
-	counters_forget_all_but(all);
-	discipline_forget_all_but(all);
 	foreach(lc, databases)
 	{
 		const Database *database = lfirst(lc);

@@ -88,11 +88,10 @@ purge_again(PurgeBatch *batch)
  * Remove one batch of forgotten records, or of delivered events past their
  * retention, in the current transaction, without waiting for anybody.  What
  * empties a segment does nothing else, because the segment is locked to the end
- * of the transaction; only a call that has to answer for all records goes on if
- * there were none in it.  Once none is left, looks for old normalisation
- * settings.  False if nothing was done because another transaction is changing
- * settings.  Raises what a record that cannot be understood raises, unless the
- * batch is careful.
+ * of the transaction.  Once none is left, looks for old normalisation settings,
+ * unless a table that is out of order may have records that need them.  False
+ * if nothing was done because another transaction is changing settings.  Raises
+ * what a record that cannot be understood raises, unless the batch is careful.
  */
 bool
 purge_batch(PurgeBatch *batch)
@@ -101,13 +100,13 @@ purge_batch(PurgeBatch *batch)
 
 	if (!ConditionalLockRelationOid(catalog_relid(TABLE_POLICY), ShareLock))
 		return false;
-	if (store_empty_segment(batch) && (batch->lazy || batch->removed > 0))
+	if (store_empty_segment(batch))
 		return true;
 	store_open(&store, true);
 	store_purge(&store, batch);
 	if (batch->at_end && batch->removed < batch->max_records)
 		events_purge(batch);
-	if (batch->removed == 0 && batch->at_end)
+	if (batch->removed == 0 && batch->at_end && !batch->careful)
 		purge_normalisations(&store);
 	store_close(&store);
 	return true;

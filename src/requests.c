@@ -329,32 +329,29 @@ drop_line(uint32 cell)
 }
 
 /*
- * Drop the lines that no worker will come for: those of databases not in the
- * list.
+ * Drop the lines of those databases: no worker will come for them, or cannot
+ * write them.
  */
 void
-requests_discard(const List *kept_databases)
+requests_discard(const List *databases)
 {
 	for (uint32 i = 0; i < n_cells; i++)
 	{
 		if (pg_atomic_read_u32(&ring->cells[i].status) != CELL_READY)
 			continue;
 		pg_read_barrier();
-		if (!list_member_oid(kept_databases, ring->cells[i].database))
+		if (list_member_oid(databases, ring->cells[i].database))
 			drop_line(i);
 	}
 }
 
 /*
- * Drop the lines of this database: it has no table for them any more.
+ * Drop the lines of this database.
  */
 void
 requests_discard_own(void)
 {
-	uint32		cell;
-
-	while (requests_collect(&cell, 1) == 1)
-		drop_line(cell);
+	requests_discard(list_make1_oid(MyDatabaseId));
 }
 
 /*

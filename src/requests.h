@@ -80,7 +80,7 @@ extern void requests_put(Line *line);
 extern int	requests_collect(uint32 *cells, int most);
 extern const char *requests_at(uint32 cell, LineHead *head);
 extern void requests_release(const uint32 *cells, int n);
-extern void requests_discard(const List *kept_databases);
+extern void requests_discard(const List *databases);
 extern void requests_discard_own(void);
 
 /* flush.c */

@@ -62,6 +62,15 @@
  *	 policies that are locked against change (purge.c).  Only then it goes;
  * - refused, somebody is there, and rows are deleted one by one around him.
  *
+ * TRUNCATE needs more than that lock: those of the segment's indexes and of its
+ * TOAST table, which somebody may hold by themselves (amcheck, VACUUM of a TOAST
+ * table), and its rows of the catalogs, which an open GRANT may have changed.  To
+ * wait for any of them would make everybody wait who opens the segment.  So
+ * the whole is done in a subtransaction in which no wait lasts, and who is in the
+ * way there is treated like who is in the segment.  Nor may the commit wait: that
+ * for a synchronous standby holds locks, so where one is asked for nothing is
+ * emptied; the worker does not ask for it.
+ *
  * Whoever opens the segment meanwhile waits, and the search through it ends as
  * soon as somebody does; what remains is the time to make an empty file and to
  * commit.  Getting the lock he takes in the invalidations, so he sees the new
@@ -95,10 +104,13 @@
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
+#include "replication/syncrep.h"
+#include "replication/walsender.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/resowner.h"
@@ -474,44 +486,78 @@ purge_tuple(Relation rel, TupleTableSlot *slot, TimestampTz now)
 }
 
 /*
- * The same in a subtransaction: if it raises, the record stays and the batch
- * takes note.  What an operator does (cancel, terminate) is raised again.
+ * Do a step in a subtransaction.  Returns NULL, or the error that undid it, in
+ * memory of the current context; what an operator does (cancel, terminate) is
+ * raised again.
  */
-static bool
-purge_tuple_carefully(Relation rel, TupleTableSlot *slot, TimestampTz now,
-					  PurgeBatch *batch)
+static ErrorData *
+try_step(void (*step) (void *arg), void *arg)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
-	volatile bool removed = false;
+	ErrorData  *volatile error = NULL;
 
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		removed = purge_tuple(rel, slot, now);
+		step(arg);
 		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
 	}
 	PG_CATCH();
 	{
-		ErrorData  *error;
-
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
-			ReThrowError(error);
-		removed = false;
-		if (batch->failed++ == 0)
-			strlcpy(batch->fault, error->message, sizeof(batch->fault));
 	}
 	PG_END_TRY();
-	return removed;
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	if (error && ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
+		ReThrowError(error);
+	return error;
+}
+
+/*
+ * Something was left because it fails; the batch takes note of it, if it
+ * failed.
+ */
+static bool
+note_fault(PurgeBatch *batch, const ErrorData *error)
+{
+	if (error && batch->failed++ == 0)
+		strlcpy(batch->fault, error->message, sizeof(batch->fault));
+	return error != NULL;
+}
+
+typedef struct TupleStep
+{
+	Relation	rel;
+	TupleTableSlot *slot;
+	TimestampTz now;
+	bool		removed;
+} TupleStep;
+
+static void
+purge_tuple_step(void *arg)
+{
+	TupleStep  *step = arg;
+
+	step->removed = purge_tuple(step->rel, step->slot, step->now);
+}
+
+/*
+ * The same in a subtransaction: if it raises, the record stays and the batch
+ * takes note.
+ */
+static bool
+purge_tuple_carefully(Relation rel, TupleTableSlot *slot, TimestampTz now,
+					  PurgeBatch *batch)
+{
+	TupleStep	step = {rel, slot, now, false};
+
+	return !note_fault(batch, try_step(purge_tuple_step, &step)) && step.removed;
 }
 
 /*
@@ -848,24 +894,68 @@ looks_over(Relation rel, Table which, const PurgeBatch *batch)
 	due = segment_due(rel, index);
 	index_close(index, AccessShareLock);
 	if (due == DT_NOBEGIN)
-		return closed;
+		return closed && batch->lazy;	/* dead rows only: nothing to count */
 	return due <= now && (closed || !batch->lazy || now - due >= QUIET);
 }
 
-/*
- * Empty a segment if all of it is forgotten and nobody is there.
- */
-static bool
-empty_segment(Table which, PurgeBatch *batch)
+typedef struct EmptyStep
 {
-	Oid			relid = catalog_relid(which);
-	List	   *tallies = NIL;
-	int64		number = 0;
+	Table		which;
+	const PurgeBatch *batch;
+	List	   *tallies;
+	int64		number;
+	bool		emptied;
+} EmptyStep;
+
+/*
+ * Empty a segment if all of it is forgotten and nobody is there; in a
+ * subtransaction of its own.  May raise 55P03 after a moment, and what a record
+ * that cannot be understood raises.
+ */
+static void
+empty_step(void *arg)
+{
+	EmptyStep  *step = arg;
+	Oid			relid = catalog_relid(step->which);
+	int			settings = NewGUCNestLevel();
 	char	   *schema;
 	char	   *name;
 	Oid			owner;
 	Relation	rel;
-	ListCell   *lc;
+	bool		over;
+
+	if (!ConditionalLockRelationOid(relid, AccessExclusiveLock))
+		return;
+	/* an outer query of ours may be reading it */
+	rel = catalog_open(step->which, NoLock);
+	over = rel->rd_refcnt == 1 &&
+		all_forgotten(rel, step->batch->max_emptied, &step->tallies, &step->number) &&
+		(step->number > 0 || step->batch->lazy);
+	schema = get_namespace_name(RelationGetNamespace(rel));
+	name = pstrdup(RelationGetRelationName(rel));
+	owner = rel->rd_rel->relowner;
+	table_close(rel, NoLock);
+	if (!over)
+	{
+		UnlockRelationOid(relid, AccessExclusiveLock);
+		return;
+	}
+	(void) set_config_option("lock_timeout", "1ms", PGC_SUSET, PGC_S_OVERRIDE,
+							 GUC_ACTION_SAVE, true, 0, false);
+	truncate_table(schema, name, owner);
+	AtEOXact_GUC(true, settings);
+	step->emptied = true;
+}
+
+/*
+ * Does it look as if a segment could be emptied now?  Locks it for the look
+ * only.
+ */
+static bool
+may_be_emptied(Table which, const PurgeBatch *batch)
+{
+	Oid			relid = catalog_relid(which);
+	Relation	rel;
 	bool		over;
 
 	if (!ConditionalLockRelationOid(relid, AccessShareLock))
@@ -874,40 +964,57 @@ empty_segment(Table which, PurgeBatch *batch)
 	over = looks_over(rel, which, batch);
 	table_close(rel, NoLock);
 	UnlockRelationOid(relid, AccessShareLock);
-	if (!over || !ConditionalLockRelationOid(relid, AccessExclusiveLock))
-		return false;
+	return over;
+}
 
-	/* an outer query of ours may be reading it */
-	rel = catalog_open(which, NoLock);
-	over = rel->rd_refcnt == 1 &&
-		all_forgotten(rel, batch->max_emptied, &tallies, &number);
-	schema = get_namespace_name(RelationGetNamespace(rel));
-	name = pstrdup(RelationGetRelationName(rel));
-	owner = rel->rd_rel->relowner;
-	table_close(rel, NoLock);
-	if (!over)
+static void
+look_step(void *arg)
+{
+	EmptyStep  *step = arg;
+
+	step->emptied = may_be_emptied(step->which, step->batch);
+}
+
+/*
+ * Empty a segment if that is possible.  A careful batch passes by what raises:
+ * it is found again row by row, and noted then.
+ */
+static bool
+empty_segment(Table which, PurgeBatch *batch)
+{
+	EmptyStep	step = {.which = which,.batch = batch};
+	ErrorData  *error;
+	ListCell   *lc;
+
+	if (batch->careful)
 	{
-		UnlockRelationOid(relid, AccessExclusiveLock);
-		return false;
+		if (try_step(look_step, &step) != NULL || !step.emptied)
+			return false;
 	}
-	truncate_table(schema, name, owner);
-	foreach(lc, tallies)
+	else if (!may_be_emptied(which, batch))
+		return false;
+	step.emptied = false;
+	error = try_step(empty_step, &step);
+	if (error && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE && !batch->careful)
+		ReThrowError(error);
+	if (error || !step.emptied)
+		return false;
+	foreach(lc, step.tallies)
 		counters_add(((Tally *) lfirst(lc))->counters, COUNT_PURGED,
 					 ((Tally *) lfirst(lc))->number);
-	batch->removed += number;
+	batch->removed += step.number;
 	return true;
 }
 
 /*
  * Empty the next segment of which that is possible, without waiting for
- * anybody.  False if there is none.  One that has a record which cannot be
- * understood is not: a careful batch is one after that has come out.
+ * anybody.  False if there is none.
  */
 bool
 store_empty_segment(PurgeBatch *batch)
 {
 	batch->at_end = false;
-	if (batch->careful)
+	if (SyncRepRequested() && SyncRepStandbyNames != NULL && SyncRepStandbyNames[0] != '\0')
 		batch->next_segment = N_SEGMENTS;
 	while (batch->next_segment < N_SEGMENTS)
 	{
@@ -948,6 +1055,40 @@ purge_table(Store *store, Table which, PurgeBatch *batch, int64 *looks)
 						  looks);
 	index_close(index, AccessShareLock);
 	return done;
+}
+
+typedef struct TableStep
+{
+	Table		which;
+	PurgeBatch *batch;
+	int64	   *looks;
+	bool		done;
+} TableStep;
+
+static void
+purge_table_step(void *arg)
+{
+	TableStep  *step = arg;
+	Store		store;
+
+	store_open(&store, true);
+	step->done = purge_table(&store, step->which, step->batch, step->looks);
+	store_close(&store);
+}
+
+/*
+ * The same in a subtransaction, whose store has this table only: if the table
+ * itself is out of order, the others are purged all the same.
+ */
+static bool
+purge_table_carefully(Table which, PurgeBatch *batch, int64 *looks)
+{
+	TableStep	step = {which, batch, looks, true};
+	int64		removed = batch->removed;
+
+	if (note_fault(batch, try_step(purge_table_step, &step)))
+		batch->removed = removed;
+	return step.done;
 }
 
 /*
@@ -991,7 +1132,9 @@ store_purge(Store *store, PurgeBatch *batch)
 			continue;
 		if (batch->removed < batch->max_records && looks > 0)
 		{
-			batch->done[at] = purge_table(store, TABLE_RECORD + at, batch, &looks);
+			batch->done[at] = batch->careful ?
+				purge_table_carefully(TABLE_RECORD + at, batch, &looks) :
+				purge_table(store, TABLE_RECORD + at, batch, &looks);
 			batch->next_table = (at + 1) % N_RECORD_TABLES;
 		}
 		batch->at_end = batch->at_end && batch->done[at];

@@ -16,6 +16,7 @@
 #include "postgres.h"
 
 #include "funcapi.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 
@@ -230,13 +231,15 @@ visits_progress(Oid database, const PurgeBatch *batch, double haste)
 bool
 visits_fault(Oid database, const char *fault)
 {
+	int			length = pg_mbcliplen(fault, strlen(fault), FAULT_TEXT_MAX - 1);
 	Visit	   *visit = find_locked(database);
 	bool		news;
 
 	if (visit == NULL)
 		return true;
-	news = strncmp(visit->fault, fault, FAULT_TEXT_MAX - 1) != 0;
-	strlcpy(visit->fault, fault, sizeof(visit->fault));
+	news = strncmp(visit->fault, fault, length) != 0 || visit->fault[length] != '\0';
+	memset(visit->fault, 0, sizeof(visit->fault));
+	memcpy(visit->fault, fault, length);
 	visit->fault_at = GetCurrentTimestamp();
 	unlock();
 	return news;
@@ -329,6 +332,27 @@ interval_between(TimestampTz from, TimestampTz to)
 }
 
 /*
+ * A text that was written in a database of perhaps another encoding, or was cut
+ * off.  Where it is nothing in the encoding of this one, what is not ASCII shows
+ * as question marks.
+ */
+static Datum
+foreign_text(const char *stored)
+{
+	char	   *shown = pstrdup(stored);
+
+	if (!pg_verifymbstr(shown, strlen(shown), true))
+	{
+		for (char *c = shown; *c != '\0'; c++)
+		{
+			if (IS_HIGHBIT_SET(*c))
+				*c = '?';
+		}
+	}
+	return CStringGetTextDatum(shown);
+}
+
+/*
  * One row of idem_stat_visits.
  */
 static void
@@ -339,7 +363,7 @@ put_visit(ReturnSetInfo *rsinfo, const Visit *visit)
 	bool		running = visit->outcome == VISIT_RUNNING;
 	int			n = 0;
 
-	values[n++] = CStringGetTextDatum(visit->name);
+	values[n++] = foreign_text(visit->name);
 	values[n++] = CStringGetTextDatum(outcome_names[visit->outcome]);
 	nulls[n] = visit->pid == 0;
 	values[n++] = Int32GetDatum(visit->pid);
@@ -357,7 +381,7 @@ put_visit(ReturnSetInfo *rsinfo, const Visit *visit)
 	values[n++] = Int32GetDatum(visit->faults_in_row);
 	set_time(values, nulls, n++, visit->fault[0] ? visit->fault_at : 0);
 	nulls[n] = visit->fault[0] == '\0';
-	values[n] = nulls[n] ? (Datum) 0 : CStringGetTextDatum(visit->fault);
+	values[n] = nulls[n] ? (Datum) 0 : foreign_text(visit->fault);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 

@@ -292,14 +292,16 @@ report_failed_records(const PurgeBatch *batch)
 	if (batch->failed == 0 || !visits_fault(MyDatabaseId, batch->fault))
 		return;
 	ereport(LOG,
-			(errmsg("idempotency left " INT64_FORMAT " records in database \"%s\" that cannot be purged; the first: %s",
+			(errmsg("idempotency left " INT64_FORMAT " records, or tables of them, in database \"%s\" that cannot be purged; the first: %s",
 					batch->failed, MyBgworkerEntry->bgw_extra, batch->fault),
 			 errhint("They are tried again with every visit.")));
 }
 
 /*
  * Write out lines of the log, if it is time.  Should that fail, the purge goes
- * on.
+ * on; lines that cannot be written are kept as long as there is room for those
+ * of others: all databases share the ring, and the launcher sends a worker at
+ * once when it is half full.
  */
 static void
 run_flush(Stay *stay)
@@ -317,6 +319,8 @@ run_flush(Stay *stay)
 		return;
 	fail(stay, error);
 	stay->more_old = false;
+	if (requests_urgent())
+		requests_discard_own();
 	if (ERRCODE_TO_CATEGORY(error->sqlerrcode) != ERRCODE_OPERATOR_INTERVENTION)
 		stay->outcome = VISIT_RUNNING;
 }

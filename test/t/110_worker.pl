@@ -140,6 +140,36 @@ value(q{DELETE FROM idempotency_internal.policy WHERE operation = 'broken'; SELE
 ok($node->poll_query_until('postgres', "SELECT ($count) = 1"), 'they are tried again');
 
 #
+# A table that is out of order is left, and does not stop the others.
+#
+value('ALTER SYSTEM SET idempotency.worker = off; SELECT pg_reload_conf()');
+$node->poll_query_until('postgres', "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'idempotency worker')");
+value("SELECT idem_once('gone', '00000000-0000-7000-8000-000000000001')");
+value('DROP INDEX idempotency_internal.record_s00_forget_at_idx');
+value("SELECT count(idem_once('gone', 'beside ' || i)) FROM generate_series(1, 250) i");
+value('ALTER SYSTEM RESET idempotency.worker; SELECT pg_reload_conf()');
+ok($node->poll_query_until('postgres', "SELECT ($count) = 1"), 'a segment without its index does not stop the others');
+ok($node->poll_query_until('postgres', "SELECT left_behind = 1 AND state = 'done' AND last_error LIKE 'an index of table%record_s00%'
+	FROM idem_stat_worker WHERE database = 'postgres'"), 'it is reported, and the visit is no failure');
+value('CREATE INDEX ON idempotency_internal.record_s00 (forget_at NULLS FIRST)');
+ok($node->poll_query_until('postgres', 'SELECT count(*) = 0 FROM idempotency_internal.record_s00'), 'and purged when it is whole again');
+
+#
+# What failed in a database of another encoding can be read in all.
+#
+value(q{CREATE DATABASE latin1 ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'});
+value('CREATE EXTENSION idempotency', 'latin1');
+value(q{SELECT idem_define('pay', '{"log_requests": true}')}, 'latin1');
+value(q{CREATE FUNCTION boom() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '%', 'b' || repeat(chr(233), 40); END $$;
+	CREATE TRIGGER boom BEFORE INSERT ON idempotency_internal.request_log FOR EACH ROW EXECUTE FUNCTION boom();
+	SELECT idem_status('pay', 'k')}, 'latin1');
+ok($node->poll_query_until('postgres', q{SELECT last_error = 'b' || repeat('?', 40) FROM idem_stat_worker WHERE database = 'latin1'}),
+	'what cannot be shown in this encoding shows as question marks');
+is(value(q{SELECT last_error = 'b' || repeat(chr(233), 40) FROM idem_stat_worker WHERE database = 'latin1'}, 'latin1'), 't',
+	'where it is known it shows as it is');
+value('DROP DATABASE latin1');
+
+#
 # Read-only by default, in every way it can be set.
 #
 value('ALTER DATABASE postgres SET default_transaction_read_only = on');

@@ -206,6 +206,23 @@ value("DELETE FROM idempotency_internal.policy WHERE operation = 'broken'; SELEC
 wait_for_sql($node, 'SELECT rows_of(7) = 0');
 set_worker('off');
 
+# a commit that waits for a standby holds no segment
+value("SELECT fill('gone', 9, 3000)");
+$file = value('SELECT file_of(9)');
+value("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+value('SELECT pg_reload_conf()');
+wait_for_sql($node, "SELECT current_setting('synchronous_standby_names') = 'nobody'");
+my $waiting = session($node);
+$waiting->send('SELECT idem_purge()');
+wait_for_sql($node, "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
+is(value("SET lock_timeout = '10 s'; SELECT (idem_status('gone', v7(9, 3000))).state"), 'absent', 'a purge that waits for a standby keeps nobody waiting');
+is(value('SELECT file_of(9)'), $file, 'it empties nothing');
+value('SET synchronous_commit = off; ALTER SYSTEM RESET synchronous_standby_names');
+value('SELECT pg_reload_conf()');
+$waiting->result;
+is(value('SET synchronous_commit = local; SELECT idem_purge()'), 2000, 'one that need not wait');
+isnt(value('SELECT file_of(9)'), $file, 'does');
+
 # --- dumps beside it -------------------------------------------------------------------------
 
 # something to be kept in every other segment; in those between, all goes

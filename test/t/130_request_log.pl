@@ -150,7 +150,7 @@ is(value(q{SELECT bool_and((id IS NULL) = (key IS NULL OR length(key) > 255 OR p
 # ends with a whole character, and a value is not taken for the header's name.
 value(q{SET request.headers = '{"x-forwarded-for": "x-request-id", "x-request-id" : "req-3"}'; SELECT idem_status('pay', 'spoofed')});
 value(q{SELECT set_config('request.headers', '{"x-request-id": "' || repeat('a', 127) || 'éé"}', false), idem_status('pay', 'cut')});
-value(q{SET request.headers = '{"x-request-id": ["req-4"], "b": 1'; SELECT idem_status('pay', 'no string')});
+value(q{SET request.headers = '{"x-request-id": ["req-4"], "b": }'; SELECT idem_status('pay', 'no string')});
 ok($node->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM idem_request_log WHERE key = 'no string')}), 'odd headers are no obstacle');
 is(value(q{SELECT request FROM idem_request_log WHERE key = 'spoofed'}), 'req-3', 'the header is found behind a value of its name');
 is(value(q{SELECT request = repeat('a', 127) FROM idem_request_log WHERE key = 'cut'}), 't', 'a header is cut between characters');
@@ -195,6 +195,19 @@ ok($node->poll_query_until('postgres', q{SELECT count(*) = 200 FROM idem_request
 value(q{ALTER SYSTEM SET idempotency.naptime = '1 h'; SELECT pg_reload_conf()});
 value("SELECT idem_status('pay', 'soon') FROM generate_series(1, 120)");
 ok($node->poll_query_until('postgres', q{SELECT count(*) >= 100 FROM idem_request_log WHERE key = 'soon'}), 'a half full ring is emptied at once');
+#
+# Lines that cannot be written do not keep the room of others, nor the launcher
+# busy, once the ring is half full.
+#
+value(q{CREATE FUNCTION boom() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION '%', 'b' || repeat('é', 400); END $$;
+	CREATE TRIGGER boom BEFORE INSERT ON idempotency_internal.request_log FOR EACH ROW EXECUTE FUNCTION boom()});
+my $dropped = value('SELECT dropped FROM idem_stat_request_lines()');
+value("SELECT idem_status('pay', 'stuck') FROM generate_series(1, 150)");
+ok($node->poll_query_until('postgres', "SELECT dropped >= $dropped + 100 AND waiting < 100 FROM idem_stat_request_lines()"),
+	'lines that cannot be written are dropped when the ring is half full');
+is(value(q{SELECT last_error = 'b' || repeat('é', 127) FROM idem_stat_worker WHERE database = 'postgres'}), 't',
+	'why is said, cut between characters');
+value('DROP TRIGGER boom ON idempotency_internal.request_log');
 value('ALTER SYSTEM RESET idempotency.naptime; SELECT pg_reload_conf()');
 
 #
