@@ -358,6 +358,7 @@ due_move(DueTable *table, Due *due, int64 delay)
 		(void) due_key_lock(due, true);
 	if (due->queue_again)
 		due->place = next_place();
+	frontier_removed(destination, due->due_at);
 	due->due_at = frontier_draw(destination, delay);
 	(void) rows_writer_update(table->writer, &due->tid,
 							  tuple_from_due(table->rel, due));
@@ -376,6 +377,7 @@ due_bury(DueTable *table, Due *due, const char *reason)
 	due->reason = cstring_to_text(reason);
 	due->dead_at = GetCurrentTimestamp();
 	due->lease_until = NEVER;
+	frontier_removed(text_to_cstring(due->destination), due->due_at);
 	due->due_at = NEVER;
 	if (due->ordering_key)
 		(void) due_key_lock(due, true);
@@ -391,6 +393,7 @@ due_bury(DueTable *table, Due *due, const char *reason)
 RowChange
 due_delete(DueTable *table, const Due *found)
 {
+	frontier_removed(text_to_cstring(found->destination), found->due_at);
 	return rows_delete(table->rel, &found->tid, true);
 }
 

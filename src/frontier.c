@@ -30,8 +30,10 @@
  *	 nothing is concluded.  If the report came before the count was read at the
  *	 beginning, so did the entry, and it was met;
  * - gone means deleted by a transaction that has committed, or inserted by one
- *	 that has not: neither comes back.  A row the own transaction has deleted
- *	 would look gone too, so a transaction that has written concludes nothing.
+ *	 that has not: neither comes back.  A row that the own transaction has
+ *	 deleted or moved looks gone too, and comes back with a ROLLBACK.  So every
+ *	 session notes the first position it has removed anything from in its
+ *	 transaction (frontier_removed), before it does, and does not pass it.
  *
  * Where takes go on
  * -----------------
@@ -114,6 +116,10 @@ static Stripe *stripes = NULL;
 
 /* Stripes to wake when this transaction commits. */
 static uint64 to_wake = 0;
+
+/* The first position this transaction has removed a row from, by stripe. */
+static TimestampTz removed[OUTBOX_STRIPES];
+static bool any_removed = true; /* or the array is not made ready yet */
 
 /* The stripe this session waits for; -1 = none. */
 static int	waiting = -1;
@@ -214,6 +220,35 @@ frontier_moved(const char *destination)
 		pg_atomic_fetch_add_u64(&stripes[stripe_of(destination)].moves, 1);
 }
 
+/*
+ * This transaction is about to take a row away from its position.  A ROLLBACK
+ * TO SAVEPOINT need not take that back: what is noted only holds the frontier.
+ */
+void
+frontier_removed(const char *destination, TimestampTz position)
+{
+	int			stripe;
+
+	if (stripes == NULL)
+		return;
+	stripe = stripe_of(destination);
+	removed[stripe] = Min(removed[stripe], position);
+	any_removed = true;
+}
+
+/*
+ * What this transaction has removed is gone for all, or is back.
+ */
+static void
+forget_removed(void)
+{
+	if (!any_removed)
+		return;
+	for (int i = 0; i < OUTBOX_STRIPES; i++)
+		removed[i] = NEVER;
+	any_removed = false;
+}
+
 /*----
  * The frontier.
  *----
@@ -287,7 +322,7 @@ raise_ceiling(Frontier *frontier, const char *destination)
 		hint->deep_at = frontier->now;
 	else
 		read_hint(frontier, hint);
-	frontier->may_advance = !TransactionIdIsValid(GetTopTransactionIdIfAny());
+	frontier->may_advance = true;
 }
 
 /*
@@ -357,7 +392,7 @@ frontier_advance(const Frontier *frontier, const char *destination,
 	LWLockAcquire(lock_of(frontier->stripe), LW_EXCLUSIVE);
 	hint = same_hint(frontier, destination);
 	if (hint)
-		hint->start = Min(first_left, frontier->ceiling);
+		hint->start = Min(Min(first_left, frontier->ceiling), removed[frontier->stripe]);
 	LWLockRelease(lock_of(frontier->stripe));
 }
 
@@ -395,6 +430,7 @@ frontier_xact_callback(XactEvent event, void *arg)
 		event != XACT_EVENT_PREPARE)
 		return;
 	frontier_wait_end();
+	forget_removed();
 	for (int i = 0; to_wake != 0; i++, to_wake >>= 1)
 	{
 		if ((to_wake & 1) == 0 || event != XACT_EVENT_COMMIT)
@@ -411,6 +447,7 @@ frontier_xact_callback(XactEvent event, void *arg)
 void
 frontier_init(void)
 {
+	forget_removed();
 	RegisterXactCallback(frontier_xact_callback, NULL);
 }
 

@@ -166,6 +166,7 @@ extern void frontier_init(void);
 extern TimestampTz frontier_draw(const char *destination, int64 delay);
 extern void frontier_drawn(const char *destination);
 extern void frontier_moved(const char *destination);
+extern void frontier_removed(const char *destination, TimestampTz position);
 extern void frontier_begin(Frontier *frontier, const char *destination, Oid queue);
 extern void frontier_advance(const Frontier *frontier, const char *destination,
 							 TimestampTz first_left);

@@ -464,8 +464,6 @@ walk(Take *take)
 	{
 		TimestampTz first_left;
 
-		/* what the first walk has moved looks gone */
-		frontier->may_advance &= !take->wrote;
 		take->next_at = NEVER;
 		first_left = walk_from(take, frontier->start, &stopped);
 		frontier_advance(frontier, take->destination, first_left);

@@ -57,6 +57,48 @@ $node->safe_psql('postgres', "SELECT idem_ack('$id', $fence)");
 is(one_value($node, 'SELECT count(*) FROM applied'), 1, 'C72: a consumer with idem_once applies it once');
 is(one_value($node, $due), 0, 'C72: it is delivered');
 
+# --- what is delivered is walked over once, though nobody can vacuum it ---------------
+
+# A relay that acknowledges a batch and takes the next one in one transaction.
+# How many entries of the index that take saw.
+$node->safe_psql('postgres', <<'END');
+CREATE TABLE batch (event_id uuid, fence bigint);
+CREATE FUNCTION relay(size integer, lease interval DEFAULT '1 h') RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	due_at CONSTANT oid := 'idempotency_internal.outbox_due_at_idx'::regclass;
+	before bigint;
+BEGIN
+	PERFORM idem_ack_many(array_agg(event_id), array_agg(fence)) FROM batch HAVING count(*) > 0;
+	DELETE FROM batch;
+	before := pg_stat_get_xact_tuples_returned(due_at);
+	INSERT INTO batch SELECT event_id, fence FROM idem_take('steady', size, lease);
+	RETURN pg_stat_get_xact_tuples_returned(due_at) - before;
+END $$;
+SELECT count(idem_emit('steady', to_jsonb(n))) FROM generate_series(1, 3000) n;
+END
+my $old = session($node);
+my $steady = session($node);
+$old->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM batch;');
+my $revisit = 'SELECT pg_sleep(1.1)';	# takes begin at the frontier again
+$steady->value('SELECT relay(100)') for 1 .. 20;
+$steady->run($revisit);
+cmp_ok($steady->value('SELECT relay(100)'), '>', 1500, 'a take that begins at the frontier walks over what was delivered');
+$steady->value('SELECT relay(100)');
+$steady->run($revisit);
+cmp_ok($steady->value('SELECT relay(100)'), '<', 1000, '... once');
+
+# ... but not past what a ROLLBACK brings back
+$steady->run($revisit);
+$steady->run("SELECT relay(100, '3 s')");
+$steady->run($revisit);
+$steady->run('BEGIN; SELECT relay(100); ROLLBACK;');
+$steady->run('BEGIN; SAVEPOINT s; SELECT relay(100); ROLLBACK TO s; SELECT relay(1); ROLLBACK;');
+$steady->run("SELECT pg_sleep(3); CREATE TABLE again AS SELECT * FROM idem_take('steady', 3000)");
+is($steady->value('SELECT count(*) FROM again JOIN batch USING (event_id)'),
+	100, 'what was acknowledged and rolled back is taken again');
+$steady->run('SELECT idem_ack_many(array_agg(event_id), array_agg(fence)) FROM again');
+$old->run('COMMIT');
+
 # --- waiting ------------------------------------------------------------------------
 
 my $waiting = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT payload FROM idem_take%' AND wait_event_type = 'Extension'};
