@@ -72,6 +72,9 @@ extern void purge_begin(PurgeBatch *batch);
 extern void purge_again(PurgeBatch *batch);
 extern bool purge_batch(PurgeBatch *batch);
 
+/* store.c */
+extern ErrorData *store_try(void (*step) (void *arg), void *arg);
+
 /*----
  * Visits.
  *----

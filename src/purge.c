@@ -112,6 +112,44 @@ purge_batch(PurgeBatch *batch)
 	return true;
 }
 
+typedef struct PurgeStep
+{
+	PurgeBatch *batch;
+	bool		done;
+} PurgeStep;
+
+static void
+purge_step(void *arg)
+{
+	PurgeStep  *step = arg;
+
+	step->done = purge_batch(step->batch);
+}
+
+/*
+ * One batch, and if it fails, once more record by record, leaving those that
+ * fail: one that is broken must not keep the others.  False as purge_batch().
+ */
+static bool
+purge_batch_or_rest(PurgeBatch *batch)
+{
+	PurgeBatch	asked = *batch;
+	PurgeStep	step = {batch, false};
+
+	if (store_try(purge_step, &step) == NULL)
+		return step.done;
+	*batch = asked;
+	batch->careful = true;
+	step.done = purge_batch(batch);
+	if (batch->failed > 0)
+		ereport(WARNING,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("left " INT64_FORMAT " records, or tables of them, that cannot be purged; the first: %s",
+						batch->failed, batch->fault),
+				 errhint("They are tried again with every purge.")));
+	return step.done;
+}
+
 /*
  * idem_purge(max_records).  A transaction of its own, so that what it locks
  * and holds back is bounded by the batch.
@@ -134,7 +172,7 @@ idem_purge(PG_FUNCTION_ARGS)
 	PreventCommandIfParallelMode("idem_purge()");
 	PreventInTransactionBlock(true, "idem_purge()");
 
-	if (!purge_batch(&batch))
+	if (!purge_batch_or_rest(&batch))
 		ereport(NOTICE,
 				(errmsg("nothing was purged: settings are being changed by another transaction")));
 	PG_RETURN_INT64(batch.removed);

@@ -490,8 +490,8 @@ purge_tuple(Relation rel, TupleTableSlot *slot, TimestampTz now)
  * memory of the current context; what an operator does (cancel, terminate) is
  * raised again.
  */
-static ErrorData *
-try_step(void (*step) (void *arg), void *arg)
+ErrorData *
+store_try(void (*step) (void *arg), void *arg)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -557,7 +557,7 @@ purge_tuple_carefully(Relation rel, TupleTableSlot *slot, TimestampTz now,
 {
 	TupleStep	step = {rel, slot, now, false};
 
-	return !note_fault(batch, try_step(purge_tuple_step, &step)) && step.removed;
+	return !note_fault(batch, store_try(purge_tuple_step, &step)) && step.removed;
 }
 
 /*
@@ -988,13 +988,13 @@ empty_segment(Table which, PurgeBatch *batch)
 
 	if (batch->careful)
 	{
-		if (try_step(look_step, &step) != NULL || !step.emptied)
+		if (store_try(look_step, &step) != NULL || !step.emptied)
 			return false;
 	}
 	else if (!may_be_emptied(which, batch))
 		return false;
 	step.emptied = false;
-	error = try_step(empty_step, &step);
+	error = store_try(empty_step, &step);
 	if (error && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE && !batch->careful)
 		ReThrowError(error);
 	if (error || !step.emptied)
@@ -1086,7 +1086,7 @@ purge_table_carefully(Table which, PurgeBatch *batch, int64 *looks)
 	TableStep	step = {which, batch, looks, true};
 	int64		removed = batch->removed;
 
-	if (note_fault(batch, try_step(purge_table_step, &step)))
+	if (note_fault(batch, store_try(purge_table_step, &step)))
 		batch->removed = removed;
 	return step.done;
 }

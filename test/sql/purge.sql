@@ -95,6 +95,17 @@ SELECT is(pg_temp.stored('purge_many', 'young'), 's 1', 'the oldest goes first')
 -- statistics see it, so that autovacuum does
 SELECT throws_ok(format('SELECT idem_purge(%s)', n), '22023', NULL, 'max_records ' || n) FROM unnest(ARRAY[0, -1]) n;
 
+-- What cannot be purged does not keep the rest
+SELECT idem_complete(c) FROM unnest('{purge_broken,purge_sound}'::text[]) operation, idem_claim(operation, 'k') c;
+SELECT pg_temp.age(operation, 'k', '2 days') FROM unnest('{purge_broken,purge_sound}'::text[]) operation;
+UPDATE idempotency_internal.record SET fingerprint = 'short' WHERE operation = 'purge_broken';
+SELECT idem_purge() AS purged \gset
+SELECT is(pg_temp.stored('purge_sound', 'k'), NULL, 'one that is sound goes, with a warning about the other');
+SELECT is(count(*), 1::bigint, 'which stays') FROM idem_record WHERE operation = 'purge_broken';
+UPDATE idempotency_internal.record SET fingerprint = NULL WHERE operation = 'purge_broken';
+SELECT idem_purge() AS purged \gset
+SELECT is(count(*), 0::bigint, 'until it can be purged') FROM idem_record WHERE operation = 'purge_broken';
+
 -- One transaction of its own
 BEGIN;
 SELECT idem_purge();
