@@ -16,7 +16,8 @@ ROOMS = idempotency guc catalog answer json kinds settings stored policy define 
 	claim finish status accept once run resolve list retry calls webhook \
 	discipline breaker budget window leases \
 	emit ordinals events take taken deliver due frontier \
-	launcher worker visits activity serve lines requests flush pointer counters purge shared life permit store segment work rows
+	launcher worker visits activity serve lines requests flush pointer counters purge shared life permit store segment work rows \
+	subtransaction
 
 MODULE_big = idempotency
 OBJS = $(ROOMS:%=src/%.o)

@@ -23,7 +23,6 @@
 
 #include "access/table.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 
 #include "claim.h"
@@ -187,9 +186,7 @@ serve_start_next(PG_FUNCTION_ARGS)
 				 errmsg("max_records of idem_start_next for operation \"%s\" must be greater than zero",
 						call.who.operation),
 				 errhint("Pass how many records to start at most.")));
-	PreventCommandDuringRecovery("idem_start_next()");
-	PreventCommandIfReadOnly("idem_start_next()");
-	PreventCommandIfParallelMode("idem_start_next()");
+	refuse_unless_writable("idem_start_next()");
 
 	InitMaterializedSRF(fcinfo, 0);
 	next.fcinfo = fcinfo;

@@ -71,9 +71,7 @@ struct PurgeBatch
 extern void purge_begin(PurgeBatch *batch);
 extern void purge_again(PurgeBatch *batch);
 extern bool purge_batch(PurgeBatch *batch);
-
-/* store.c */
-extern ErrorData *store_try(void (*step) (void *arg), void *arg);
+extern bool purge_note_fault(PurgeBatch *batch, const ErrorData *error);
 
 /*----
  * Visits.

@@ -22,12 +22,10 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "executor/tuptable.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
@@ -120,6 +118,23 @@ in_force(Relation rel, List *list, const Defined *defined, int64 *horizon)
 	return effective;
 }
 
+typedef struct InForce
+{
+	Relation	rel;
+	List	   *list;
+	const Defined *defined;
+	int64	   *horizon;
+	Jsonb	   *effective;
+} InForce;
+
+static void
+in_force_step(void *arg)
+{
+	InForce    *step = arg;
+
+	step->effective = in_force(step->rel, step->list, step->defined, step->horizon);
+}
+
 /*
  * The same for an operation that is not the one being defined: NULL if its
  * settings, changed by hand, cannot be understood.  That is for its own calls
@@ -128,35 +143,9 @@ in_force(Relation rel, List *list, const Defined *defined, int64 *horizon)
 static Jsonb *
 in_force_elsewhere(Relation rel, List *list, const Defined *defined, int64 *horizon)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	Jsonb	   *volatile effective = NULL;
+	InForce		step = {rel, list, defined, horizon, NULL};
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		effective = in_force(rel, list, defined, horizon);
-		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
-			ReThrowError(error);
-		effective = NULL;
-	}
-	PG_END_TRY();
-	return effective;
+	return subtransaction_try(in_force_step, &step) ? NULL : step.effective;
 }
 
 /*
@@ -372,9 +361,7 @@ idem_define(PG_FUNCTION_ARGS)
 	given = PG_GETARG_JSONB_P(1);
 	identity_check_text(operation, "operation");
 	settings_check_names(given, operation);
-	PreventCommandDuringRecovery("idem_define()");
-	PreventCommandIfReadOnly("idem_define()");
-	PreventCommandIfParallelMode("idem_define()");
+	refuse_unless_writable("idem_define()");
 
 	rel = catalog_open(TABLE_POLICY, ShareRowExclusiveLock);
 	define(rel, operation, given);

@@ -47,14 +47,6 @@ typedef struct Hold
 } Hold;
 
 static void
-refuse_unless_writable(const char *function)
-{
-	PreventCommandDuringRecovery(function);
-	PreventCommandIfReadOnly(function);
-	PreventCommandIfParallelMode(function);
-}
-
-static void
 refuse_not_yours(const char *verb, const Hold *hold)
 {
 	ereport(ERROR,
@@ -345,29 +337,6 @@ read_event_id(FunctionCallInfo fcinfo, const char *function)
 }
 
 /*
- * Put an event that is delivered into the queue again.  The caller has its row
- * locked.
- */
-static void
-enqueue_again(const Event *event)
-{
-	Due			due = {
-		.event_id = event->id,
-		.due_at = NEVER,
-		.lease_until = NEVER,
-		.first_at = NEVER,
-		.dead_at = NEVER,
-		.state = DUE_WAITING,
-		.destination = event->destination,
-		.ordering_key = event->ordering_key
-	};
-
-	if (!due_insert(&due, 0))
-		elog(ERROR, "event %s is in the queue although its row is locked",
-			 id_text(&event->id));
-}
-
-/*
  * Let an event that is in the queue be due now; a dead letter afresh.
  */
 static RowChange
@@ -437,7 +406,7 @@ idem_redeliver(PG_FUNCTION_ARGS)
 		if (due_find(&table, &id, &due))
 			change = hasten(&table, &due);
 		else
-			enqueue_again(&event);
+			due_enqueue(&event, 0);
 	} while (change != ROW_CHANGED);
 	due_close(&table);
 	events_close(&events);

@@ -24,7 +24,6 @@
 
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
@@ -261,9 +260,7 @@ idem_destination_define(PG_FUNCTION_ARGS)
 				 errhint("Pass an object such as {\"max_attempts\": 10}.")));
 	given = PG_GETARG_JSONB_P(1);
 	settings_refuse_unknown(settings, lengthof(settings), given, &of);
-	PreventCommandDuringRecovery("idem_destination_define()");
-	PreventCommandIfReadOnly("idem_destination_define()");
-	PreventCommandIfParallelMode("idem_destination_define()");
+	refuse_unless_writable("idem_destination_define()");
 
 	rel = catalog_open(TABLE_DESTINATION, ShareRowExclusiveLock);
 	define(rel, name, given);

@@ -94,12 +94,6 @@ enum
  *----
  */
 
-static TimestampTz
-time_of(const Datum *values, const bool *nulls, int column)
-{
-	return nulls[column] ? NEVER : DatumGetTimestampTz(values[column]);
-}
-
 /*
  * Understand a tuple.  due points into it.
  */
@@ -112,10 +106,10 @@ due_from_tuple(Relation rel, HeapTuple tuple, Due *due)
 	heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
 	memset(due, 0, sizeof(*due));
 	due->event_id = *DatumGetUUIDP(values[COL_EVENT_ID]);
-	due->due_at = time_of(values, nulls, COL_DUE_AT);
-	due->lease_until = time_of(values, nulls, COL_LEASE_UNTIL);
-	due->first_at = time_of(values, nulls, COL_FIRST_AT);
-	due->dead_at = time_of(values, nulls, COL_DEAD_AT);
+	due->due_at = rows_time(values, nulls, COL_DUE_AT);
+	due->lease_until = rows_time(values, nulls, COL_LEASE_UNTIL);
+	due->first_at = rows_time(values, nulls, COL_FIRST_AT);
+	due->dead_at = rows_time(values, nulls, COL_DEAD_AT);
 	due->place = nulls[COL_PLACE] ? 0 : DatumGetInt64(values[COL_PLACE]);
 	due->fence = DatumGetInt64(values[COL_FENCE]);
 	due->attempt = DatumGetInt32(values[COL_ATTEMPT]);
@@ -130,13 +124,6 @@ due_from_tuple(Relation rel, HeapTuple tuple, Due *due)
 	due->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 }
 
-static void
-set_time(Datum *values, bool *nulls, int column, TimestampTz time)
-{
-	values[column] = TimestampTzGetDatum(time);
-	nulls[column] = time == NEVER;
-}
-
 static HeapTuple
 tuple_from_due(Relation rel, const Due *due)
 {
@@ -144,10 +131,10 @@ tuple_from_due(Relation rel, const Due *due)
 	bool		nulls[N_COLUMNS] = {false};
 
 	values[COL_EVENT_ID] = UUIDPGetDatum(&due->event_id);
-	set_time(values, nulls, COL_DUE_AT, due->due_at);
-	set_time(values, nulls, COL_LEASE_UNTIL, due->lease_until);
-	set_time(values, nulls, COL_FIRST_AT, due->first_at);
-	set_time(values, nulls, COL_DEAD_AT, due->dead_at);
+	rows_set_time(values, nulls, COL_DUE_AT, due->due_at);
+	rows_set_time(values, nulls, COL_LEASE_UNTIL, due->lease_until);
+	rows_set_time(values, nulls, COL_FIRST_AT, due->first_at);
+	rows_set_time(values, nulls, COL_DEAD_AT, due->dead_at);
 	values[COL_PLACE] = Int64GetDatum(due->place);
 	nulls[COL_PLACE] = due->place == 0;
 	values[COL_FENCE] = Int64GetDatum(due->fence);
@@ -304,7 +291,7 @@ next_place(void)
  * microseconds.  False if the event has a row already, from anybody, committed
  * or not.
  */
-bool
+static bool
 due_insert(Due *due, int64 delay)
 {
 	const char *destination = text_to_cstring(due->destination);
@@ -323,6 +310,31 @@ due_insert(Due *due, int64 delay)
 		due_key_unlock(due);
 	table_close(rel, NoLock);
 	return inserted;
+}
+
+/*
+ * Put an event into the queue that is not there.  The caller has written its
+ * row in this transaction, or has it locked.  Raises XX001 if it is there.
+ */
+void
+due_enqueue(const Event *event, int64 delay)
+{
+	Due			due = {
+		.event_id = event->id,
+		.due_at = NEVER,
+		.lease_until = NEVER,
+		.first_at = NEVER,
+		.dead_at = NEVER,
+		.state = DUE_WAITING,
+		.destination = event->destination,
+		.ordering_key = event->ordering_key
+	};
+
+	if (!due_insert(&due, delay))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("event %s for destination \"%s\" is already in the queue",
+						id_text(&event->id), text_to_cstring(event->destination))));
 }
 
 /*

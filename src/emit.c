@@ -169,32 +169,6 @@ read_arguments(FunctionCallInfo fcinfo, Emission *emission)
 												   "function", "idem_emit");
 }
 
-/*
- * Put a new event into the queue of its destination.
- */
-static void
-make_due(const Emission *emission)
-{
-	const Event *event = &emission->event;
-	Due			due = {
-		.event_id = event->id,
-		.due_at = NEVER,
-		.lease_until = NEVER,
-		.first_at = NEVER,
-		.dead_at = NEVER,
-		.state = DUE_WAITING,
-		.destination = event->destination,
-		.ordering_key = event->ordering_key
-	};
-
-	if (!due_insert(&due, emission->delay))
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("new event %s for destination \"%s\" is already in the queue",
-						id_text(&event->id), emission->destination)));
-	frontier_wake_at_commit(emission->destination);
-}
-
 static bool
 same_text(const text *a, const text *b)
 {
@@ -251,7 +225,8 @@ emit_of_operation(Emission *emission, Events *events)
 			done = adopt(emission, &found);
 		else if (events_insert(events, event))
 		{
-			make_due(emission);
+			due_enqueue(&emission->event, emission->delay);
+			frontier_wake_at_commit(emission->destination);
 			done = true;
 		}
 		else
@@ -275,7 +250,8 @@ emit_alone(Emission *emission, Events *events)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNIQUE_VIOLATION),
 				 errmsg("there is an event %s already", id_text(&emission->event.id))));
-	make_due(emission);
+	due_enqueue(&emission->event, emission->delay);
+	frontier_wake_at_commit(emission->destination);
 }
 
 /*
@@ -299,9 +275,7 @@ idem_emit(PG_FUNCTION_ARGS)
 		PG_RETURN_UUID_P(id);
 	}
 
-	PreventCommandDuringRecovery("idem_emit()");
-	PreventCommandIfReadOnly("idem_emit()");
-	PreventCommandIfParallelMode("idem_emit()");
+	refuse_unless_writable("idem_emit()");
 	emission.event.created_at = GetCurrentTimestamp();
 	events_open(&events, true);
 	if (emission.has_origin)

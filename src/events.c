@@ -388,6 +388,38 @@ purge_destination(EventPurge *purge)
 	return at_end;
 }
 
+typedef struct DestinationStep
+{
+	EventPurge *purge;
+	bool		done;
+} DestinationStep;
+
+static void
+purge_destination_step(void *arg)
+{
+	DestinationStep *step = arg;
+
+	step->done = purge_destination(step->purge);
+}
+
+/*
+ * The same, and if the batch is careful, in a subtransaction: a destination
+ * whose settings or events are out of order is passed by.
+ */
+static bool
+purge_destination_or_pass(EventPurge *purge)
+{
+	PurgeBatch *batch = purge->batch;
+	int64		removed = batch->removed;
+	DestinationStep step = {purge, true};
+
+	if (!batch->careful)
+		return purge_destination(purge);
+	if (purge_note_fault(batch, subtransaction_try(purge_destination_step, &step)))
+		batch->removed = removed;
+	return step.done;
+}
+
 /*
  * Go on to the next destination that has events.  False if there is none.
  */
@@ -430,11 +462,11 @@ events_purge(PurgeBatch *batch)
 									   "outbox_created_at_idx ON idempotency_internal.outbox (destination, created_at)");
 	due_open(&purge.due, false);
 	store_open(&purge.store, false);
-	if (batch->destination[0] == '\0' || purge_destination(&purge))
+	if (batch->destination[0] == '\0' || purge_destination_or_pass(&purge))
 	{
 		while (!is_full(&purge) && next_destination(&purge))
 		{
-			if (!purge_destination(&purge))
+			if (!purge_destination_or_pass(&purge))
 				break;
 		}
 	}

@@ -236,6 +236,7 @@ extern void call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
 					   text *operation, text *key, text *principal);
 extern void call_begin_operation(Call *call, text *operation);
 extern void call_check_key(const Call *call);
+extern void refuse_unless_writable(const char *function);
 extern void call_refuse_unless_writable(const char *verb, const Identity *who);
 extern void call_check_size(const Call *call, Datum outcome, const char *what);
 extern bool policy_permits(const Policy *policy, const Identity *who,
@@ -299,6 +300,22 @@ typedef enum RowChange
 
 typedef struct RowLook RowLook;
 typedef struct RowWriter RowWriter;
+
+/*
+ * A time in a row, which is NULL if it never comes.
+ */
+static inline TimestampTz
+rows_time(const Datum *values, const bool *nulls, int column)
+{
+	return nulls[column] ? NEVER : DatumGetTimestampTz(values[column]);
+}
+
+static inline void
+rows_set_time(Datum *values, bool *nulls, int column, TimestampTz time)
+{
+	values[column] = TimestampTzGetDatum(time);
+	nulls[column] = time == NEVER;
+}
 
 extern RowLook *rows_look_begin(Relation heap, Oid index_oid,
 								RegProcedure equal);
@@ -420,6 +437,9 @@ extern void work_visit(const char *operation, char state, TimestampTz due,
 					   WorkVisitor visitor, void *arg);
 
 extern void work_visit_all(WorkVisitor visitor, void *arg);
+
+/* subtransaction.c */
+extern ErrorData *subtransaction_try(void (*step) (void *arg), void *arg);
 
 /* life.c */
 typedef enum Life

@@ -99,7 +99,7 @@ extern void due_open(DueTable *table, bool for_writing);
 extern void due_close(DueTable *table);
 extern bool due_find(DueTable *table, const pg_uuid_t *id, Due *due);
 extern bool due_exists(DueTable *table, const pg_uuid_t *id);
-extern bool due_insert(Due *due, int64 delay);
+extern void due_enqueue(const Event *event, int64 delay);
 extern RowChange due_lock(DueTable *table, const Due *found, bool wait);
 extern void due_lease(DueTable *table, Due *due);
 extern void due_move(DueTable *table, Due *due, int64 delay);

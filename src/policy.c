@@ -510,6 +510,18 @@ call_begin_operation(Call *call, text *operation)
 }
 
 /*
+ * Refuse a function that writes where nothing can be written.  Raises 25006,
+ * 25000.
+ */
+void
+refuse_unless_writable(const char *function)
+{
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
+	PreventCommandIfParallelMode(function);
+}
+
+/*
  * Raise 25006 where no record can be changed; verb is what was to be done.
  */
 void

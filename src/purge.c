@@ -85,6 +85,39 @@ purge_again(PurgeBatch *batch)
 }
 
 /*
+ * Something was left because it fails; the batch takes note of it, if it
+ * failed.
+ */
+bool
+purge_note_fault(PurgeBatch *batch, const ErrorData *error)
+{
+	if (error && batch->failed++ == 0)
+		strlcpy(batch->fault, error->message, sizeof(batch->fault));
+	return error != NULL;
+}
+
+static void
+events_step(void *arg)
+{
+	events_purge(arg);
+}
+
+/*
+ * Events are purged too.  A careful batch goes on without them if their tables
+ * are out of order.
+ */
+static void
+purge_events(PurgeBatch *batch)
+{
+	int64		removed = batch->removed;
+
+	if (!batch->careful)
+		events_purge(batch);
+	else if (purge_note_fault(batch, subtransaction_try(events_step, batch)))
+		batch->removed = removed;
+}
+
+/*
  * Remove one batch of forgotten records, or of delivered events past their
  * retention, in the current transaction, without waiting for anybody.  What
  * empties a segment does nothing else, because the segment is locked to the end
@@ -105,7 +138,7 @@ purge_batch(PurgeBatch *batch)
 	store_open(&store, true);
 	store_purge(&store, batch);
 	if (batch->at_end && batch->removed < batch->max_records)
-		events_purge(batch);
+		purge_events(batch);
 	if (batch->removed == 0 && batch->at_end && !batch->careful)
 		purge_normalisations(&store);
 	store_close(&store);
@@ -136,7 +169,7 @@ purge_batch_or_rest(PurgeBatch *batch)
 	PurgeBatch	asked = *batch;
 	PurgeStep	step = {batch, false};
 
-	if (store_try(purge_step, &step) == NULL)
+	if (subtransaction_try(purge_step, &step) == NULL)
 		return step.done;
 	*batch = asked;
 	batch->careful = true;
@@ -167,9 +200,7 @@ idem_purge(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max_records of idem_purge must be greater than zero"),
 				 errhint("Pass nothing for the setting idempotency.purge_batch.")));
-	PreventCommandDuringRecovery("idem_purge()");
-	PreventCommandIfReadOnly("idem_purge()");
-	PreventCommandIfParallelMode("idem_purge()");
+	refuse_unless_writable("idem_purge()");
 	PreventInTransactionBlock(true, "idem_purge()");
 
 	if (!purge_batch_or_rest(&batch))

@@ -277,9 +277,7 @@ serve_reconcile(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max_records of idem_reconcile must be greater than zero"),
 				 errhint("Pass how many records to hand out at most.")));
-	PreventCommandDuringRecovery("idem_reconcile()");
-	PreventCommandIfReadOnly("idem_reconcile()");
-	PreventCommandIfParallelMode("idem_reconcile()");
+	refuse_unless_writable("idem_reconcile()");
 	reconcile.lease = reconcile_lease(fcinfo, call.who.operation);
 
 	InitMaterializedSRF(fcinfo, 0);

@@ -15,15 +15,12 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
-#include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/regproc.h"
-#include "utils/resowner.h"
 #include "utils/syscache.h"
 
 #include "claim.h"
@@ -128,6 +125,24 @@ call_function(Oid func, Datum params, bool params_null, Datum *result)
 	return !call->isnull;
 }
 
+typedef struct Run
+{
+	Oid			func;
+	Datum		params;
+	bool		params_null;
+	Datum		outcome;
+} Run;
+
+static void
+run_step(void *arg)
+{
+	Run		   *run = arg;
+	Datum		result;
+
+	if (call_function(run->func, run->params, run->params_null, &result))
+		run->outcome = JsonbPGetDatum(DatumGetJsonbPCopy(result));
+}
+
 /*
  * Call the function in a subtransaction.  True if it returned, *outcome being
  * a copy of the result or (Datum) 0; false if it failed with an error that is
@@ -136,40 +151,13 @@ call_function(Oid func, Datum params, bool params_null, Datum *result)
 static bool
 run_function(Oid func, Datum params, bool params_null, Datum *outcome)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile bool returned = true;
+	Run			run = {func, params, params_null, (Datum) 0};
+	ErrorData  *error = subtransaction_try(run_step, &run);
 
-	*outcome = (Datum) 0;
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		Datum		result;
-
-		if (call_function(func, params, params_null, &result))
-			*outcome = JsonbPGetDatum(DatumGetJsonbPCopy(result));
-		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-	}
-	PG_CATCH();
-	{
-		ErrorData  *edata;
-
-		MemoryContextSwitchTo(context);
-		edata = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (!is_outcome(edata->sqlerrcode))
-			ReThrowError(edata);
-		*outcome = error_json(edata);
-		returned = false;
-	}
-	PG_END_TRY();
-	return returned;
+	if (error && !is_outcome(error->sqlerrcode))
+		ReThrowError(error);
+	*outcome = error ? error_json(error) : run.outcome;
+	return error == NULL;
 }
 
 static const ClaimKind kind_run = {

@@ -113,7 +113,6 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
 #include "background.h"
@@ -218,15 +217,6 @@ store_close(Store *store)
 }
 
 /*
- * A stored time; NULL never comes.
- */
-static TimestampTz
-column_time(const Datum *values, const bool *nulls, int column)
-{
-	return nulls[column] ? NEVER : DatumGetTimestampTz(values[column]);
-}
-
-/*
  * Understand a tuple of the table.  rec points into it.
  */
 static void
@@ -239,10 +229,10 @@ record_from_tuple(Relation rel, HeapTuple tuple, Record *rec)
 	memset(rec, 0, sizeof(*rec));
 	rec->id = *DatumGetUUIDP(values[COL_ID]);
 	rec->claimed_at = DatumGetTimestampTz(values[COL_CLAIMED_AT]);
-	rec->finished_at = column_time(values, nulls, COL_FINISHED_AT);
-	rec->lease_until = column_time(values, nulls, COL_LEASE_UNTIL);
-	rec->expires_at = column_time(values, nulls, COL_EXPIRES_AT);
-	rec->forget_at = column_time(values, nulls, COL_FORGET_AT);
+	rec->finished_at = rows_time(values, nulls, COL_FINISHED_AT);
+	rec->lease_until = rows_time(values, nulls, COL_LEASE_UNTIL);
+	rec->expires_at = rows_time(values, nulls, COL_EXPIRES_AT);
+	rec->forget_at = rows_time(values, nulls, COL_FORGET_AT);
 	rec->fence = DatumGetInt64(values[COL_FENCE]);
 	if (!nulls[COL_NORMALISATION])
 		rec->normalisation = DatumGetInt64(values[COL_NORMALISATION]);
@@ -278,12 +268,6 @@ set_column(Datum *values, bool *nulls, int column, Datum value, bool present)
 	nulls[column] = !present;
 }
 
-static void
-set_time(Datum *values, bool *nulls, int column, TimestampTz time)
-{
-	set_column(values, nulls, column, TimestampTzGetDatum(time), time != NEVER);
-}
-
 /*
  * A tuple of the table from a record.
  */
@@ -302,11 +286,11 @@ tuple_from_record(Relation rel, const Record *rec)
 	memcpy(VARDATA(&fingerprint), rec->fingerprint, IDEM_DIGEST_LEN);
 
 	set_column(values, nulls, COL_ID, UUIDPGetDatum(&rec->id), true);
-	set_time(values, nulls, COL_CLAIMED_AT, rec->claimed_at);
-	set_time(values, nulls, COL_FINISHED_AT, rec->finished_at);
-	set_time(values, nulls, COL_LEASE_UNTIL, rec->lease_until);
-	set_time(values, nulls, COL_EXPIRES_AT, rec->expires_at);
-	set_time(values, nulls, COL_FORGET_AT, rec->forget_at);
+	rows_set_time(values, nulls, COL_CLAIMED_AT, rec->claimed_at);
+	rows_set_time(values, nulls, COL_FINISHED_AT, rec->finished_at);
+	rows_set_time(values, nulls, COL_LEASE_UNTIL, rec->lease_until);
+	rows_set_time(values, nulls, COL_EXPIRES_AT, rec->expires_at);
+	rows_set_time(values, nulls, COL_FORGET_AT, rec->forget_at);
 	set_column(values, nulls, COL_FENCE, Int64GetDatum(rec->fence), true);
 	set_column(values, nulls, COL_NORMALISATION,
 			   Int64GetDatum(rec->normalisation), rec->normalisation != 0);
@@ -485,52 +469,6 @@ purge_tuple(Relation rel, TupleTableSlot *slot, TimestampTz now)
 	return true;
 }
 
-/*
- * Do a step in a subtransaction.  Returns NULL, or the error that undid it, in
- * memory of the current context; what an operator does (cancel, terminate) is
- * raised again.
- */
-ErrorData *
-store_try(void (*step) (void *arg), void *arg)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	ErrorData  *volatile error = NULL;
-
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		step(arg);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	if (error && ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
-		ReThrowError(error);
-	return error;
-}
-
-/*
- * Something was left because it fails; the batch takes note of it, if it
- * failed.
- */
-static bool
-note_fault(PurgeBatch *batch, const ErrorData *error)
-{
-	if (error && batch->failed++ == 0)
-		strlcpy(batch->fault, error->message, sizeof(batch->fault));
-	return error != NULL;
-}
-
 typedef struct TupleStep
 {
 	Relation	rel;
@@ -557,7 +495,7 @@ purge_tuple_carefully(Relation rel, TupleTableSlot *slot, TimestampTz now,
 {
 	TupleStep	step = {rel, slot, now, false};
 
-	return !note_fault(batch, store_try(purge_tuple_step, &step)) && step.removed;
+	return !purge_note_fault(batch, subtransaction_try(purge_tuple_step, &step)) && step.removed;
 }
 
 /*
@@ -988,13 +926,13 @@ empty_segment(Table which, PurgeBatch *batch)
 
 	if (batch->careful)
 	{
-		if (store_try(look_step, &step) != NULL || !step.emptied)
+		if (subtransaction_try(look_step, &step) != NULL || !step.emptied)
 			return false;
 	}
 	else if (!may_be_emptied(which, batch))
 		return false;
 	step.emptied = false;
-	error = store_try(empty_step, &step);
+	error = subtransaction_try(empty_step, &step);
 	if (error && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE && !batch->careful)
 		ReThrowError(error);
 	if (error || !step.emptied)
@@ -1086,7 +1024,7 @@ purge_table_carefully(Table which, PurgeBatch *batch, int64 *looks)
 	TableStep	step = {which, batch, looks, true};
 	int64		removed = batch->removed;
 
-	if (note_fault(batch, store_try(purge_table_step, &step)))
+	if (purge_note_fault(batch, subtransaction_try(purge_table_step, &step)))
 		batch->removed = removed;
 	return step.done;
 }

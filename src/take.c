@@ -586,9 +586,7 @@ idem_take(PG_FUNCTION_ARGS)
 				 errmsg("lease of idem_take must be longer than zero"),
 				 errhint("Give the time that sending and acknowledging all of the events may take.")));
 	wait = interval_argument(fcinfo, 3, "wait");
-	PreventCommandDuringRecovery("idem_take()");
-	PreventCommandIfReadOnly("idem_take()");
-	PreventCommandIfParallelMode("idem_take()");
+	refuse_unless_writable("idem_take()");
 
 	InitMaterializedSRF(fcinfo, 0);
 	take.result = (ReturnSetInfo *) fcinfo->resultinfo;

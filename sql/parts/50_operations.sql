@@ -18,9 +18,9 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'idem_purge' LANGUAGE C VOLATILE PARALLEL UNSAFE
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION idem_purge(bigint) IS
-'Removes up to max_records records that are past retention and guard, in one transaction, skipping those other transactions work on; or all records of a segment at once, if all are past and there are not more. '
+'Removes up to max_records records that are past retention and guard, and delivered events past their retention, in one transaction, skipping those other transactions work on; or all records of a segment at once, if all are past and there are not more. '
 'max_records: NULL takes the setting idempotency.purge_batch for records, and empties a segment however large. '
-'What cannot be purged is left, with a warning. Returns how many were removed; repeat until 0. Never changes what any call answers. Raises 22023 (not greater than zero), 25001 (inside a transaction block), 25006 (standby or read-only).';
+'What cannot be purged is left, with a warning. Returns how many records and events were removed; repeat until 0. Never changes what any call answers. Raises 22023 (not greater than zero), 25001 (inside a transaction block), 25006 (standby or read-only).';
 
 CREATE FUNCTION idem_grant(role name, tier text DEFAULT 'app')
 RETURNS void

@@ -4,18 +4,11 @@
 --	\getenv abs_srcdir PG_ABS_SRCDIR
 --	\set suite :abs_srcdir '/lib/suite.sql'
 --	\i :suite
-\set QUIET 1
-\pset format unaligned
-\pset tuples_only on
+\set start :abs_srcdir '/lib/start.sql'
+\i :start
 \pset fieldsep '\n'
 \set VERBOSITY sqlstate
-SET client_min_messages = warning;
 SET lc_messages = 'C';
-CREATE EXTENSION IF NOT EXISTS idempotency;
-CREATE SCHEMA IF NOT EXISTS tap;
-CREATE EXTENSION IF NOT EXISTS pgtap SCHEMA tap;
-SELECT format('SET search_path = %s', string_agg(extnamespace::regnamespace::text, ', ' ORDER BY extname))
-  FROM pg_extension WHERE extname IN ('idempotency', 'pgtap') \gexec
 SET idempotency.principal = 'acme';
 
 -- An answer in words: verdict, state, advice, then the fields that are there.

@@ -1,18 +1,11 @@
 -- The fingerprint of raw JSON text: SPEC §5 and §7, cases C30, C34, C35, C36, and
 -- the pairs of texts that are the same, differ, or are refused.
 \set ECHO none
-\set QUIET 1
-\pset format unaligned
-\pset tuples_only on
+\getenv abs_srcdir PG_ABS_SRCDIR
+\set start :abs_srcdir '/lib/start.sql'
+\i :start
 \set VERBOSITY terse
 SET client_encoding = 'UTF8';
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS idempotency;
-CREATE SCHEMA IF NOT EXISTS tap;
-CREATE EXTENSION IF NOT EXISTS pgtap SCHEMA tap;
-SELECT format('SET search_path = %s', string_agg(extnamespace::regnamespace::text, ', ' ORDER BY extname))
-  FROM pg_extension WHERE extname IN ('idempotency', 'pgtap') \gexec
-\getenv abs_srcdir PG_ABS_SRCDIR
 
 SELECT idem_define('text_double', '{"numbers": "double"}') \g /dev/null
 SELECT idem_define('text_settings', '{"defaults": {"d": [2, 1]}, "ignore": ["/x"], "unordered": ["/d"]}') \g /dev/null

@@ -1,17 +1,10 @@
 -- Ids, downstream keys and new keys: SPEC §7, cases C20 to C23.
 \set ECHO none
-\set QUIET 1
-\pset format unaligned
-\pset tuples_only on
+\getenv abs_srcdir PG_ABS_SRCDIR
+\set start :abs_srcdir '/lib/start.sql'
+\i :start
 \set VERBOSITY terse
 SET client_encoding = 'UTF8';
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS idempotency;
-CREATE SCHEMA IF NOT EXISTS tap;
-CREATE EXTENSION IF NOT EXISTS pgtap SCHEMA tap;
-SELECT format('SET search_path = %s', string_agg(extnamespace::regnamespace::text, ', ' ORDER BY extname))
-  FROM pg_extension WHERE extname IN ('idempotency', 'pgtap') \gexec
-\getenv abs_srcdir PG_ABS_SRCDIR
 
 CREATE TEMP TABLE vector (kind text, arguments jsonb, result uuid, why text);
 \set vectors `cat "$PG_ABS_SRCDIR/data/identity-vectors.tsv"`

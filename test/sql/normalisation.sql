@@ -1,18 +1,11 @@
 -- Settings that say which params mean the same: SPEC §5 and §7, invariant 12,
 -- cases C31, C32, C33, C56.
 \set ECHO none
-\set QUIET 1
-\pset format unaligned
-\pset tuples_only on
+\getenv abs_srcdir PG_ABS_SRCDIR
+\set start :abs_srcdir '/lib/start.sql'
+\i :start
 \set VERBOSITY terse
 SET client_encoding = 'UTF8';
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS idempotency;
-CREATE SCHEMA IF NOT EXISTS tap;
-CREATE EXTENSION IF NOT EXISTS pgtap SCHEMA tap;
-SELECT format('SET search_path = %s', string_agg(extnamespace::regnamespace::text, ', ' ORDER BY extname))
-  FROM pg_extension WHERE extname IN ('idempotency', 'pgtap') \gexec
-\getenv abs_srcdir PG_ABS_SRCDIR
 SET idempotency.principal = 'acme';
 
 -- A claim that completes at once, and what a claim is answered

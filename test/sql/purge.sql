@@ -106,6 +106,23 @@ UPDATE idempotency_internal.record SET fingerprint = NULL WHERE operation = 'pur
 SELECT idem_purge() AS purged \gset
 SELECT is(count(*), 0::bigint, 'until it can be purged') FROM idem_record WHERE operation = 'purge_broken';
 
+-- ... nor do events whose destination is out of order
+SELECT idem_destination_define(d, '{"retention": "0"}') FROM unnest('{a_broken,b_sound}'::text[]) d \g /dev/null
+SELECT idem_emit(d, '1') FROM unnest('{a_broken,b_sound}'::text[]) d \g /dev/null
+SELECT sum(idem_ack_many(ARRAY[event_id], ARRAY[fence])) AS delivered FROM unnest('{a_broken,b_sound}'::text[]) d, idem_take(d) \gset
+SELECT idem_complete(c) FROM idem_claim('purge_sound', 'k') c;
+SELECT pg_temp.age('purge_sound', 'k', '2 days');
+-- changed by hand, and every session told
+UPDATE idempotency_internal.destination SET settings = '[]' WHERE destination = 'a_broken';
+SELECT idem_destination_define('other', '{}') \g /dev/null
+SELECT idem_purge() AS purged \gset
+SELECT is(:purged, 2, 'the record and the event of the other destination go, with a warning');
+UPDATE idempotency_internal.destination SET settings = '{"retention": "0"}' WHERE destination = 'a_broken';
+SELECT idem_destination_define('other', '{}') \g /dev/null
+SELECT idem_purge() AS purged \gset
+SELECT is(:purged, 1, 'the event goes when its destination is mended');
+DELETE FROM idempotency_internal.destination;
+
 -- One transaction of its own
 BEGIN;
 SELECT idem_purge();
