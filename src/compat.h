@@ -13,20 +13,25 @@
 #ifndef IDEMPOTENCY_COMPAT_H
 #define IDEMPOTENCY_COMPAT_H
 
+#include "access/brin_revmap.h"
+#include "access/brin_tuple.h"
 #include "access/genam.h"
 #include "access/tableam.h"
 #include "catalog/pg_database.h"
+#include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
 #include "common/base64.h"
+#include "common/jsonapi.h"
 #include "executor/executor.h"
 #include "fmgr.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/sinvaladt.h"
 #include "utils/acl.h"
 #include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/wait_event.h"
 
@@ -71,7 +76,42 @@ compat_base64_encode(const uint8 *bytes, int len, char *text, int room)
 	return pg_b64_encode((const CompatByte *) bytes, len, text, room);
 }
 
+/* 17: a BRIN index is read without a snapshot */
+static inline BrinRevmap *
+compat_brin_revmap(Relation index, BlockNumber *blocks_per_range)
+{
+#if PG_VERSION_NUM >= 170000
+	return brinRevmapInitialize(index, blocks_per_range);
+#else
+	return brinRevmapInitialize(index, blocks_per_range, NULL);
+#endif
+}
+
+static inline BrinTuple *
+compat_brin_tuple(BrinRevmap *revmap, BlockNumber block, Buffer *buffer,
+				  OffsetNumber *offset, Size *size)
+{
+#if PG_VERSION_NUM >= 170000
+	return brinGetTupleForHeapBlock(revmap, block, buffer, offset, size,
+									BUFFER_LOCK_SHARE);
+#else
+	return brinGetTupleForHeapBlock(revmap, block, buffer, offset, size,
+									BUFFER_LOCK_SHARE, NULL);
+#endif
+}
+
 /* 16: one check of privileges for all kinds of objects */
+static inline bool
+compat_may_use_schema(Oid schema)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_aclcheck(NamespaceRelationId, schema, GetUserId(),
+						   ACL_USAGE) == ACLCHECK_OK;
+#else
+	return pg_namespace_aclcheck(schema, GetUserId(), ACL_USAGE) == ACLCHECK_OK;
+#endif
+}
+
 static inline bool
 compat_may_execute(Oid func)
 {
@@ -100,6 +140,15 @@ compat_index_beginscan(Relation heap, Relation index, Snapshot snapshot,
 #endif
 }
 
+/* 17: an index may keep something between inserts */
+static inline void
+compat_index_insert_cleanup(Relation index, struct IndexInfo *info)
+{
+#if PG_VERSION_NUM >= 170000
+	index_insert_cleanup(index, info);
+#endif
+}
+
 /* 16: only summarizing indexes may need an entry after an update */
 static inline List *
 compat_insert_index_tuples(ResultRelInfo *rri, TupleTableSlot *slot,
@@ -112,6 +161,46 @@ compat_insert_index_tuples(ResultRelInfo *rri, TupleTableSlot *slot,
 #else
 	return ExecInsertIndexTuples(rri, slot, estate, false, no_dup_err, conflict,
 								 arbiters);
+#endif
+}
+
+/* 17: a lexer of JSON is made or made ready again */
+static inline JsonLexContext *
+compat_json_lexer(const char *json, int len)
+{
+#if PG_VERSION_NUM >= 170000
+	return makeJsonLexContextCstringLen(NULL, json, len, GetDatabaseEncoding(),
+										true);
+#else
+	return makeJsonLexContextCstringLen(unconstify(char *, json), len,
+										GetDatabaseEncoding(), true);
+#endif
+}
+
+/* 16: actions of the JSON parser say whether to go on */
+#if PG_VERSION_NUM >= 160000
+typedef JsonParseErrorType CompatJsonResult;
+#define COMPAT_JSON_RETURN() return JSON_SUCCESS
+#else
+typedef void CompatJsonResult;
+#define COMPAT_JSON_RETURN() return
+#endif
+
+/* 16: a character it cannot translate is a result, not an error it raises */
+#if PG_VERSION_NUM >= 160000
+#define COMPAT_JSON_UNTRANSLATABLE JSON_UNICODE_UNTRANSLATABLE
+#else
+#define COMPAT_JSON_UNTRANSLATABLE JSON_UNICODE_HIGH_ESCAPE
+#endif
+
+/* 17: also asks for stronger modes */
+static inline bool
+compat_lock_held(const LOCKTAG *tag, LOCKMODE mode)
+{
+#if PG_VERSION_NUM >= 170000
+	return LockHeldByMe(tag, mode, false);
+#else
+	return LockHeldByMe(tag, mode);
 #endif
 }
 
@@ -146,24 +235,6 @@ compat_primary_key_index(Relation rel)
 	return RelationGetPrimaryKeyIndex(rel, false);
 #else
 	return RelationGetPrimaryKeyIndex(rel);
-#endif
-}
-
-/*
- * 16: settings are found by hash.  Before, to find that there is none of a name
- * is a long search, and their number, which only grows, tells whether it has to
- * be made again.  *known is that number when it was last made.
- */
-static inline bool
-compat_settings_grew(int *known)
-{
-#if PG_VERSION_NUM >= 160000
-	return true;
-#else
-	int			before = *known;
-
-	*known = GetNumConfigOptions();
-	return *known != before;
 #endif
 }
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * guc.c
- *	  Settings of the extension, in alphabetical order.
+ *	  Settings of the extension, in alphabetical order, and why one is changed.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,83 +13,42 @@
 #include "utils/guc.h"
 #include "utils/varlena.h"
 
-#include "background.h"
 #include "compat.h"
-#include "counters.h"
-#include "requests.h"
+#include "guc.h"
 
-/*
- * Should answers be counted?  Costs a few nanoseconds each; off to measure
- * that.
- */
+/* Each node has its own records: where each key always comes to the same node. */
+bool		guc_allow_on_worker_nodes = false;
+
+/* Off to measure what counting costs: a few nanoseconds each. */
 bool		guc_counters = true;
 
-/*
- * Which databases the worker visits.  Empty means all of them; naming those
- * that have the extension spares the others a short visit each nap.
- */
+/* Naming those that have the extension spares the others a visit each nap. */
 char	   *guc_databases = NULL;
 
-/*
- * For how many operations, of all databases together, there is room in the
- * counters.  The others are counted in one row.
- */
+/* Of all databases together; what has no room is counted in one row. */
 int			guc_max_operations = 500;
 
-/*
- * How long the worker stays away from a database after a visit.  Longer costs
- * less where nothing expires; shorter keeps tables with a short retention
- * small.
- */
+/* Longer costs less where nothing expires, shorter keeps tables small. */
 int			guc_naptime = 60000;
 
-/*
- * Whose keys a call is about when it does not say.  Set per role, per
- * transaction (SET LOCAL) or by the API layer, so that application SQL need
- * not repeat the tenant in every call.
- */
+/* Set per role, per transaction or by the API layer: the tenant of all calls. */
 char	   *guc_principal = NULL;
 
-/*
- * How many records one idem_purge() removes when not told.  Smaller keeps the
- * transaction and its locks short; larger costs fewer commits.
- */
+/* Smaller keeps a transaction and its locks short, larger costs fewer commits. */
 int			guc_purge_batch = 1000;
 
-/*
- * How long the worker pauses after each batch, when it keeps up.  Longer
- * spreads the work, zero does it as fast as it can be done.
- */
+/* Longer spreads the work, zero does it as fast as it can be done. */
 int			guc_purge_delay = 20;
 
-/*
- * Which request of a client this is, so that lines of the request log can be
- * found from an API's own log.  SET LOCAL by the API layer.
- */
+/* So that lines of the request log can be found from an API's own log. */
 char	   *guc_request_id = NULL;
 
-/*
- * How many minutes lines of the request log are kept, in any unit ('7d').  They are for looking
- * into what happened lately, not for bookkeeping.
- */
-int			guc_request_log_retention = 7 * 24 * 60;
+/* So that a delivery can be followed from the request that caused it. */
+char	   *guc_trace_context = NULL;
 
-/*
- * How many lines of the request log can wait for the worker.  As many as come
- * in until it writes them, which begins when half of the room is taken; more
- * than that are counted and dropped.
- */
-int			guc_request_log_size = 16384;
-
-/*
- * Should the worker work?  Off while something else calls idem_purge(), or
- * while nothing may be written in the background.
- */
+/* Off while something else calls idem_purge(), or nothing may be written. */
 bool		guc_worker = true;
 
-/*
- * Is it a list of names?
- */
 static bool
 check_databases(char **value, void **extra, GucSource source)
 {
@@ -130,9 +89,7 @@ define_string(const char *name, const char *what, const char *more,
 
 #define NEEDS_PRELOAD "Needs the library in shared_preload_libraries."
 
-/*
- * Define the settings.  Called once, when the library is loaded.
- */
+/* Defines the settings.  Once, at load. */
 void
 guc_init(void)
 {
@@ -140,6 +97,10 @@ guc_init(void)
 	GucContext	at_start = process_shared_preload_libraries_in_progress ?
 	PGC_POSTMASTER : PGC_SIGHUP;
 
+	define_bool("idempotency.allow_on_worker_nodes",
+				"Lets keys be claimed on a worker node of a sharded cluster.",
+				"Each node has records of its own: only where each key always comes to the same node.",
+				&guc_allow_on_worker_nodes, PGC_SUSET);
 	define_bool("idempotency.counters", "Counts answers, shown by idem_stat.",
 				NEEDS_PRELOAD, &guc_counters, PGC_SUSET);
 	define_string("idempotency.databases", "Sets the databases the worker visits.",
@@ -165,13 +126,10 @@ guc_init(void)
 				  "Sets the id of the request, for the request log.",
 				  "Empty means the header x-request-id in setting request.headers, if there is one.",
 				  &guc_request_id, PGC_USERSET, 0, NULL);
-	define_int("idempotency.request_log_retention",
-			   "Sets how long lines of the request log are kept.",
-			   NULL, &guc_request_log_retention, 0, INT_MAX, PGC_SIGHUP,
-			   GUC_UNIT_MIN);
-	define_int("idempotency.request_log_size",
-			   "Sets how many lines of the request log can wait to be written.",
-			   NEEDS_PRELOAD, &guc_request_log_size, 16, 1000000, at_start, 0);
+	define_string("idempotency.trace_context",
+				  "Sets the W3C trace context (traceparent) put into the headers of events.",
+				  "Empty means the header traceparent in setting request.headers, if there is one.",
+				  &guc_trace_context, PGC_USERSET, 0, NULL);
 	define_bool("idempotency.worker",
 				"Lets the worker visit databases and purge them.",
 				NEEDS_PRELOAD, &guc_worker, PGC_SIGHUP);

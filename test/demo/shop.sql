@@ -34,21 +34,23 @@ CREATE VIEW request AS
 SELECT b.basket AS key, to_jsonb(b) - 'city' AS params, b.quantity * b.unit_price AS total, b.currency
 FROM basket b;
 
-CREATE FUNCTION create_order(key text, params jsonb, patience interval DEFAULT '0')
+CREATE FUNCTION create_order(key text, params jsonb,
+	patience interval DEFAULT '0')
 RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
-	claim idem_answer;
+	claim idem_answer :=
+		idem_claim('create_order', key, params, wait => patience);
 	placed orders;
 BEGIN
-	SELECT * INTO claim FROM idem_claim('create_order', key, params, wait => patience);
 	IF claim.verdict <> 'execute' THEN
-		RETURN idem_value(claim);    -- the recorded result, or why there is none
+		RETURN idem_value(claim);    -- the recorded result, or an error
 	END IF;
 	INSERT INTO orders (basket, customer, sku, quantity, total, currency)
-	SELECT b.basket, b.customer, b.sku, b.quantity, b.quantity * b.unit_price, b.currency
-	FROM jsonb_populate_record(NULL::basket, params) b
+	SELECT basket, customer, sku, quantity, quantity * unit_price, currency
+	FROM jsonb_populate_record(NULL::basket, params)
 	RETURNING * INTO placed;
-	RETURN idem_complete(claim, jsonb_build_object('order', placed.id, 'total', placed.total));
+	RETURN idem_complete(claim,
+		jsonb_build_object('order', placed.id, 'total', placed.total));
 END $$;
 
 -- Two roles: the application, and a clerk who looks into what is unknown.
@@ -61,5 +63,5 @@ GRANT SELECT, INSERT ON orders, payments TO shop, clerk;
 SELECT idem_grant('shop');
 SELECT idem_grant('clerk', 'worker');
 
--- Nobody can find out what became of a voucher: one try is enough.
+-- What became of a voucher cannot be found out: one try is enough.
 SELECT idem_define('pay_by_voucher', '{"reconcile_attempts": 1}');

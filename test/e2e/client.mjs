@@ -64,10 +64,12 @@ async function pursue(intent) {
     if (stepped) await word();
     const answer = await send(what, intent, key);
     const { outcome, send: next } = judge(answer);
-    if (stepped) tell({ sent: what, outcome, status: answer?.status, headers: answer?.headers, body: answer?.body });
-    if (outcome !== 'open') return conclude(intent, outcome, answer);
     const wait = pause(answer, attempt);
-    if (Date.now() + wait > giveUp) return conclude(intent, 'handed over', answer);
+    const last = outcome !== 'open' ? outcome : Date.now() + wait > giveUp ? 'handed over' : null;
+    // the journal first: the conductor reads it
+    if (last) conclude(intent, last, answer);
+    if (stepped) tell({ sent: what, outcome, status: answer?.status, headers: answer?.headers, body: answer?.body });
+    if (last) return;
     if (!stepped) await sleep(wait);
     what = next;
   }

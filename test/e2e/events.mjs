@@ -78,10 +78,11 @@ async function count(db, table) {
   }
 }
 
-// Until there are that many bookings; but not for longer than 30 s without one.
+// Until there are that many bookings; but not for longer than two minutes
+// without one, which is for a loaded machine.
 async function untilBooked(wanted) {
   let booked = await count(billing, 'booking');
-  for (let since = Date.now(); booked < wanted && Date.now() - since < 30_000;) {
+  for (let since = Date.now(); booked < wanted && Date.now() - since < 120_000;) {
     await sleep(200);
     const now = await count(billing, 'booking');
     if (now > booked) since = Date.now();

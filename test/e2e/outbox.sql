@@ -23,15 +23,15 @@ SELECT idem_grant('shop_relay', 'worker');
 -- COMMIT was not answered, adds none.
 CREATE FUNCTION sell(cart text, amounts integer[], customer text) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
-	claim idem_answer;
+	claim idem_answer := idem_claim('sell', cart, jsonb_build_object('amounts', amounts, 'customer', customer), 'shop');
 BEGIN
-	SELECT * INTO claim FROM idem_claim('sell', cart, jsonb_build_object('amounts', amounts, 'customer', customer), 'shop');
 	IF claim.verdict <> 'execute' THEN
 		RETURN idem_value(claim);
 	END IF;
 	FOR line IN 1 .. array_length(amounts, 1) LOOP
 		INSERT INTO sale VALUES (cart, line, amounts[line]);
-		PERFORM idem_emit('billing', jsonb_build_object('customer', customer, 'cart', cart, 'line', line, 'amount', amounts[line]), customer, claim);
+		PERFORM idem_emit('billing', jsonb_build_object('customer', customer, 'cart', cart, 'line', line, 'amount', amounts[line]), customer, claim,
+			step => line::text);
 	END LOOP;
 	RETURN idem_complete(claim, to_jsonb(array_length(amounts, 1)));
 END $$;

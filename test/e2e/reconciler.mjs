@@ -15,7 +15,6 @@ const db = new Database('export_worker', database, 4);
 const HAND_OUT = `SELECT id, principal, operation, key, fence, idem_downstream_key(id, 'generate') AS outside_key,
   extract(epoch FROM lease_until) * 1000 AS unknown_since FROM idem_reconcile(NULL, 32, $1)`;
 const RESOLVE = 'SELECT idem_resolve($1, $2, $3, $4, $5, $6)';
-const ACCEPT_AGAIN = 'SELECT idem_accept($1, $2, $3, $4)';
 const FOUND = 'UPDATE finding SET found = $3 WHERE id = $1 AND fence = $2';
 
 const handOut = () => db.transaction(async (rows) => {
@@ -33,12 +32,9 @@ const resolve = (task, outcome, detail, also) => db.transaction(async (rows) => 
 const wasMade = (task, file) => resolve(task, 'succeeded', { file },
   (rows) => rows('UPDATE task SET file = $2 WHERE id = $1', [task.id, file]));
 
-// The customer was told that it is accepted.  What was not executed therefore
-// has to be accepted again in the same transaction, or it would be forgotten.
-const wasNotMade = (task) => resolve(task, 'not_executed', null, async (rows) => {
-  const tasks = await rows('SELECT params::text FROM task WHERE id = $1', [task.id]);
-  await rows(ACCEPT_AGAIN, [task.operation, task.key, tasks[0].params, task.principal]);
-});
+// The customer was told that it is accepted.  What was not executed is accepted
+// again by that, and a worker gets it.
+const wasNotMade = (task) => resolve(task, 'not_executed', null, async () => {});
 
 // A question changes nothing, so it may be repeated; but not for ever, because
 // the task is ours for so long only.

@@ -44,10 +44,10 @@ function answerTo(call, method, text) {
   return method === 'DELETE' ? cancel(call) : query(call);
 }
 
+// By SQLSTATE: the caller's mistake, the caller's rights, or nobody's fault.  A
+// request that failed on the way may have been committed: it is asked for again.
 const BAD_REQUEST = new Set(['22023', '22032', '22P02', '22P05', '54001']);
 
-// Errors of the server are the caller's mistake or nobody's: a request that
-// failed on the way may have been committed, so it is asked for again.
 function problemOf(error) {
   if (BAD_REQUEST.has(error.code)) return problem(400, 'bad-request', 'Bad request', error.message);
   if (error.code === '42501') return problem(403, 'forbidden', 'Not permitted', error.message);
@@ -62,7 +62,8 @@ const port = await serve(async ({ method, path: [collection, inPath], headers, t
     requestId: headers['x-request-id'] ?? '',
   };
   if (!call.operation) return problem(404, 'no-such-place', 'Not found', 'There is nothing here.');
-  if (!call.key || !call.principal) return problem(400, 'bad-request', 'Bad request', 'A key and an account are needed.');
+  if (!call.principal) return problem(401, 'unauthorized', 'Not authenticated', 'An account is needed.');
+  if (!call.key) return problem(400, 'bad-request', 'Bad request', 'A key is needed.');
   try {
     return httpAnswer(await answerTo(call, method, text));
   } catch (error) {

@@ -18,7 +18,6 @@ const COMPLETE = 'SELECT idem_complete_key($1, $2, $3, $4, $5)';
 const FAIL = 'SELECT idem_fail_key($1, $2, $3, $4, $5, $6)';
 const UNSURE = 'SELECT idem_unsure_key($1, $2, $3, $4, $5)';
 const RELEASE = 'SELECT idem_release_key($1, $2, $3, $4)';
-const ACCEPT_AGAIN = 'SELECT idem_accept($1, $2, $3, $4)';
 
 const succeeded = (task, file) => db.transaction(async (rows) => {
   await rows('UPDATE task SET file = $2 WHERE id = $1', [task.id, file]);
@@ -29,12 +28,9 @@ const failed = (task, error) => db.rows(FAIL, [task.operation, task.key, task.fe
 
 const unsure = (task, detail) => db.rows(UNSURE, [task.operation, task.key, task.fence, detail, task.principal]);
 
-// Nothing was done.  The customer has been promised that it will be, so giving
-// the key free is not enough: it is accepted again in the same transaction.
-const putBack = (task) => db.transaction(async (rows) => {
-  await rows(RELEASE, [task.operation, task.key, task.fence, task.principal]);
-  await rows(ACCEPT_AGAIN, [task.operation, task.key, task.params, task.principal]);
-});
+// Nothing was done.  The customer has been promised that it will be: the task is
+// accepted still, and is handed out again when the policy's retry_after is over.
+const putBack = (task) => db.rows(RELEASE, [task.operation, task.key, task.fence, task.principal]);
 
 // What an answer of the generator means: docs/uncertain.md, "When to say so
 // yourself".

@@ -30,7 +30,7 @@ export class Num {
 
 const CHARACTERS = [
   ...'abcdefghijklmnopqrstuvwxyzABCZ0123456789 _-./*~:,{}[]', '"', '\\', '\b', '\t', '\n', '\f', '\r',
-  '\u0000', '\u0001', '\u001f', '\u007f', '\u0080', 'é', 'ß', 'Ω', '\u07ff', '\u0800', '\u2028', '€',
+  '\u0001', '\u001f', '\u007f', '\u0080', 'é', 'ß', 'Ω', '\u07ff', '\u0800', '\u2028', '€',
   '語', '\ud7ff', '\ue000', '\ufb33', '\ufeff', '\uffff', '\u{10000}', '😀', '\u{10ffff}', 'e\u0301',
 ];
 const NAMES = ['a', 'b', 'c', 'd', '*', 'x/y', '~', 'aa', 'ab', 'items'];

@@ -1,33 +1,56 @@
 # shellcheck shell=bash
-# Measuring in pairs: each pair alternates, round by round, on one server and
-# one machine, and the median of the rounds' ratios is printed: what else the
-# machine does hits both sides alike.
+# What the scripts of test/bench share.
 #
-#   bench_server                           a server with setup.sql in it
+#   bench_server [SETTING...]              a server with forms/setup.sql in it
+#   tps FORM [ENV...]                      transactions per second of a pgbench script
 #   compare TITLE TARGET OURS BASE [ENV]   the median ratio of OURS to BASE
 #   median                                 of the numbers on standard input
 #
-# A script is a pgbench script of this folder, or a path.
+# Measured is in turns, round by round, on one server and one machine: what else the
+# machine does hits all alike.  A FORM is a script of test/bench/forms, or a path.
 set -euo pipefail
 
 ROUNDS=${ROUNDS:-9}
 SECONDS_EACH=${SECONDS_EACH:-3}
 CLIENTS=${CLIENTS:-8}
 HERE=$IDEM_TOP/test/bench
+PARAMS=$(cat "$HERE/forms/params.json")
+RESULTS=$IDEM_WORK/bench/results.tsv
+RESULT='{"order": 7, "status": "created"}'
 
-# tps OPTIONS FILE: transactions per second of a pgbench script.
-tps() {
+sql() { "$IDEM_BIN/psql" -XqAt -v ON_ERROR_STOP=1 -c "$1"; }
+
+set_server() { sql "ALTER SYSTEM SET $1" && sql 'SELECT pg_reload_conf()' >/dev/null; }
+
+# form NAME OPTION...: pgbench with a script and what the scripts ask for; OPTIONS are further
+# ones, PIN a command that chooses its CPU.
+form() {
 	local file=$1
 	shift
-	env "$@" "$IDEM_BIN/pgbench" -n -M prepared -c "$CLIENTS" -j 2 -T "$SECONDS_EACH" \
-		-f "$(script "$file")" 2>/dev/null | sed -n 's/^tps = \([0-9.]*\).*/\1/p'
+	${PIN:-} "$IDEM_BIN/pgbench" -n -M prepared --max-tries=100 -D params="$PARAMS" -D result="$RESULT" \
+		-D keys=10000 -D first=1 ${OPTIONS[@]+"${OPTIONS[@]}"} "$@" -f "$(form_file "$file")"
 }
 
-script() {
+form_file() {
 	case $1 in
 		/*) echo "$1" ;;
-		*) echo "$HERE/$1" ;;
+		*) echo "$HERE/forms/$1.sql" ;;
 	esac
+}
+
+tps() {
+	local name=$1 assignment
+	shift
+	(
+		for assignment; do export "${assignment?}"; done
+		form "$name" -c "$CLIENTS" -j 2 -T "$SECONDS_EACH" 2>/dev/null
+	) | sed -n 's/^tps = \([0-9.]*\).*/\1/p'
+}
+
+# record MEASURE UNIT [keep]: enters the lines "form value" on standard input (record.pl).
+record() {
+	mkdir -p "${RESULTS%/*}"
+	perl "$HERE/record.pl" "$RESULTS" "$@"
 }
 
 median() { sort -g | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }
@@ -55,13 +78,15 @@ compare() {
 		"$(printf '%s\n' "${as[@]}" | median)" "$(printf '%s\n' "${bs[@]}" | median)"
 }
 
+# bench_server [SETTING...].  No checkpoint of the server's own falls into what is measured, and
+# where a page is written first after one makes no difference.
 bench_server() {
 	need_packages build server
 	private_server
-	cluster_create bench 'shared_buffers = 256MB' 'max_wal_size = 8GB' 'autovacuum = off' \
-		"idempotency.principal = 'acme'" 'checkpoint_timeout = 1h'
+	cluster_create bench 'shared_buffers = 2GB' 'max_wal_size = 64GB' 'checkpoint_timeout = 1h' 'full_page_writes = off' 'autovacuum = off' \
+		"idempotency.principal = 'acme'" 'max_connections = 100' 'maintenance_work_mem = 1GB' "$@"
 	cluster_start bench
 	cluster_env bench
-	"$IDEM_BIN/psql" -Xqf "$HERE/setup.sql"
-	say "PostgreSQL $("$IDEM_BIN/psql" -XAtc 'SHOW server_version'), $CLIENTS clients, $ROUNDS rounds of $SECONDS_EACH s"
+	"$IDEM_BIN/psql" -Xq -v ON_ERROR_STOP=1 -f "$HERE/forms/setup.sql"
+	say "PostgreSQL $(sql 'SHOW server_version')"
 }

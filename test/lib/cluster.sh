@@ -5,15 +5,12 @@
 #   cluster_start NAME; cluster_stop NAME [fast|immediate|smart]
 #   cluster_psql NAME ARGUMENT...                  psql as the superuser
 #   cluster_env NAME            exports PGHOST, PGPORT, PGUSER, PGDATABASE
-#   cluster_command NAME        prints the psql command for a person to type
 #   cluster_pid NAME; cluster_data NAME; cluster_log NAME
 #   cluster_remove NAME; clusters_remove           one; all of this script's
 #
-# Each has a socket folder of its own directly below /tmp, because the path of
-# a socket is limited to some 100 bytes and a checkout's path is not; it
-# listens on no network address.  Call private_server first.  A script that
-# wants its clusters gone in any case says: trap clusters_remove EXIT.  Their
-# logs stay, in .tmp/log.
+# Each has a socket folder of its own in the folder of the run (run.sh) and
+# listens on no network address.  Call private_server first.  At the end of the
+# script its clusters are removed.  Their logs stay, in .tmp/log.
 
 IDEM_CLUSTERS=()
 
@@ -31,11 +28,13 @@ cluster_create() {
 	mkdir -p "$home" "$IDEM_WORK/log"
 	rm -f "$(cluster_log "$name")"
 	own "$IDEM_WORK/cluster" "$IDEM_WORK/log"
-	socket=$(mktemp -d /tmp/idem.XXXXXX)
+	socket=$IDEM_RUN/$name
+	mkdir -m 700 "$socket"
 	own "$socket"
 	echo "$socket" >"$home/socket"
 	IDEM_CLUSTERS+=("$name")
-	as_server "$IDEM_BIN/initdb" -D "$home/data" -U postgres -A trust --no-sync \
+	# in a session of its own, where no Ctrl-C ends what it runs (run.sh)
+	as_server setsid --wait "$IDEM_BIN/initdb" -D "$home/data" -U postgres -A trust --no-sync \
 		--encoding=UTF8 --locale="$(utf8_locale)" >"$home/initdb.log" 2>&1 ||
 		{ cat "$home/initdb.log" >&2; return 1; }
 	cluster_settings "$socket" "$@" | as_server tee -a "$home/data/postgresql.conf" >/dev/null
@@ -52,15 +51,6 @@ cluster_settings() {
 		log_line_prefix = '%m [%p] %q%a '
 	END
 	[ $# -eq 0 ] || printf '%s\n' "$@"
-}
-
-# C.UTF-8 knows all characters and sorts the same everywhere.
-utf8_locale() {
-	if locale -a 2>/dev/null | grep -qiE '^C\.utf-?8$'; then
-		echo C.UTF-8
-	else
-		echo C
-	fi
 }
 
 cluster_start() {
@@ -88,17 +78,16 @@ cluster_env() {
 	export PGHOST PGPORT=5432 PGUSER=postgres PGDATABASE="${2:-postgres}"
 }
 
-cluster_command() {
-	echo "$IDEM_BIN/psql -h $(cluster_socket "$1") -U postgres ${2:-postgres}"
-}
-
 # Also clears what a killed run of the same name left behind.
 cluster_remove() {
 	local home
 	home=$(cluster_home "$1")
 	[ -d "$home" ] || return 0
 	kill_leftover "$home/data/postmaster.pid"
-	[ ! -s "$home/socket" ] || rm -rf "$(cat "$home/socket")"
+	if [ -s "$home/socket" ]; then
+		rm -rf "$(cat "$home/socket")"
+		rmdir "$(dirname "$(cat "$home/socket")")" 2>/dev/null || true
+	fi
 	rm -rf "$home"
 }
 

@@ -4,7 +4,8 @@
 # Several checkouts share a machine, the caller may be root or not, and nothing
 # of the system may change: so all that a script builds, installs or runs lives
 # in one work folder per checkout, and servers run as an unprivileged user.
-# This file finds both and gives the few words the scripts talk with; the other
+# This file finds both, gives the few words the scripts talk with, and makes a
+# run independent of the environment it is started from (run.sh); the other
 # files of this folder, loaded at the end, add
 #
 #   packages.sh   need_packages build server tap lint model
@@ -43,29 +44,38 @@ step() {
 
 am_root() { [ "$(id -u)" -eq 0 ]; }
 
+# For root it is the owner of the checkout, who can then go on where root left
+# off; in root's own checkout, the user that Debian's server runs as.
 server_user() {
+	local owner
+	if [ -n "${IDEM_SERVER_USER:-}" ]; then
+		echo "$IDEM_SERVER_USER"
+		return
+	fi
 	if ! am_root; then
 		id -un
-	elif id postgres >/dev/null 2>&1; then
-		echo postgres
-	else
-		echo nobody
+		return
 	fi
+	owner=$(stat -c %U "$IDEM_TOP")
+	case $owner in
+		root | UNKNOWN) if id postgres >/dev/null 2>&1; then echo postgres; else echo nobody; fi ;;
+		*) echo "$owner" ;;
+	esac
 }
 
 # as_server COMMAND...: runs it as the unprivileged user, in the current folder
 # if that user may enter it, in the work folder otherwise.  A server that it
-# starts must not go on holding our locks (7 matrix, 8 build, 9 run).
+# starts must not go on holding our locks (7 releases, 9 run).
 as_server() {
 	if ! am_root; then
-		"$@" 7>&- 8>&- 9>&-
+		"$@" 7>&- 9>&-
 		return
 	fi
 	local user
 	user=$(server_user)
 	(
 		reachable "$PWD" || cd "$IDEM_WORK" || exit
-		HOME=$IDEM_WORK USER=$user LOGNAME=$user drop_root "$user" "$@" 7>&- 8>&- 9>&-
+		HOME=$IDEM_WORK USER=$user LOGNAME=$user drop_root "$user" "$@" 7>&- 9>&-
 	)
 }
 
@@ -85,34 +95,45 @@ own() {
 
 # --- where everything is ------------------------------------------------------
 
-# .tmp in the checkout; under /var/tmp when the unprivileged user could not get
-# there (a clone below /root).
+# .tmp in the checkout; under /var/tmp where that cannot be: the unprivileged
+# user cannot get there (a clone below /root) or cannot write there, or the path
+# holds a character that make cannot handle, such as a blank.
 work_folder() {
-	if reachable "$IDEM_TOP"; then
+	if [[ $IDEM_TOP != *[!A-Za-z0-9/._+@,-]* ]] && reachable "$IDEM_TOP" && [ -w "$IDEM_TOP" ]; then
 		echo "$IDEM_TOP/.tmp"
 	else
-		echo "/var/tmp/idempotency-$(printf '%s' "$IDEM_TOP" | cksum | cut -d' ' -f1)"
+		echo "/var/tmp/idempotency-$(id -u)-$(printf '%s' "$IDEM_TOP" | cksum | cut -d' ' -f1)"
 	fi
 }
 
 prepare_work_folder() {
+	local owner
 	mkdir -p "$IDEM_WORK" 2>/dev/null || true
-	[ -w "$IDEM_WORK" ] ||
-		die "cannot write to $IDEM_WORK; if another user made it, remove it first"
+	owner=$(stat -c %U "$IDEM_WORK" 2>/dev/null)
+	[ -w "$IDEM_WORK" ] && { am_root || [ -O "$IDEM_WORK" ]; } ||
+		die "cannot use $IDEM_WORK${owner:+, which belongs to $owner: remove it first}"
 	if am_root; then
-		[ "$(stat -c %U "$IDEM_WORK")" = "$(server_user)" ] || own "$IDEM_WORK"
+		[ "$owner" = "$(server_user)" ] || own "$IDEM_WORK"
 	fi
 }
 
 # one_at_a_time: waits until no other script of this checkout that said the same
-# is running.
+# is running, and ends what a killed one left running.
 one_at_a_time() {
+	[ -z "${IDEM_LOCKED:-}" ] || return 0
 	prepare_work_folder
-	exec 9>"$IDEM_WORK/run.lock"
+	exec 9>>"$IDEM_WORK/run.lock"
 	if ! flock -n 9; then
 		say "waiting for another run in this checkout"
 		flock 9
 	fi
+	if ! [ "$IDEM_WORK/run.lock" -ef /dev/fd/9 ]; then
+		one_at_a_time      # it was removed meanwhile, with all of the folder
+		return
+	fi
+	IDEM_LOCKED=$$
+	export IDEM_LOCKED
+	end_killed_run
 }
 
 IDEM_WORK=$(work_folder)
@@ -120,3 +141,5 @@ IDEM_WORK=$(work_folder)
 source "$IDEM_LIB/packages.sh"
 source "$IDEM_LIB/server.sh"
 source "$IDEM_LIB/cluster.sh"
+source "$IDEM_LIB/run.sh"
+enter_run "$@"

@@ -51,7 +51,7 @@ show_failure() {
 run_prove() {
 	case $1 in
 		*.pl) prove_on_server "$1" ;;
-		*.py) prove --verbose --exec python3 "$IDEM_TOP/$1" ;;
+		*.py) IDEM_OBJECTS=$IDEM_BUILD/src prove --verbose --exec python3 "$IDEM_TOP/$1" ;;
 		*.mjs) chain_run e2e prove --verbose --exec node "$1" ;;
 		*) prove --verbose --exec bash "$IDEM_TOP/$1" ;;
 	esac
@@ -60,16 +60,17 @@ run_prove() {
 # PostgreSQL::Test::Cluster makes its own clusters.  It keeps those of a test
 # that failed, and would stumble over them at the next run.
 prove_on_server() {
-	local scratch=$IDEM_WORK/tap
+	local scratch=$IDEM_WORK/tap pgxs
+	pgxs=$(pgxs_folder "$IDEM_PG_CONFIG")
 	rm -rf "$scratch/tmp_check/t_$(basename "$1" .pl)"_*
 	mkdir -p "$scratch"
 	own "$scratch"
 	(
 		cd "$IDEM_BUILD" || exit
 		unset PGHOST PGPORT PGUSER PGDATABASE
-		as_server env PATH="$IDEM_BIN:$PATH" LC_ALL="$(utf8_locale)" \
-			PG_REGRESS="$(dirname "$("$IDEM_PG_CONFIG" --pgxs)")/../test/regress/pg_regress" \
+		as_server env PATH="$IDEM_BIN:$PATH" \
+			PG_REGRESS="$pgxs/src/test/regress/pg_regress" \
 			TESTDIR="$scratch" TESTDATADIR="$scratch/tmp_check" TESTLOGDIR="$scratch/tmp_check/log" \
-			prove --verbose -I "$(test_perl_folder "$IDEM_MAJOR" "$IDEM_PG_CONFIG")" -I test/perl "$1"
+			prove --verbose -I "$pgxs/src/test/perl" -I test/perl "$1"
 	)
 }

@@ -12,8 +12,8 @@
 # folder per server keeps the objects of different majors apart, and leaves
 # results and objects out of the checkout.
 
-# The pg_config that was asked for; else the oldest supported one that comes
-# with what building needs.
+# The pg_config that was asked for; else the oldest supported one, best one that
+# comes with what building needs.
 source_pg_config() {
 	local candidate
 	if [ -n "${PG_CONFIG:-}" ]; then
@@ -22,6 +22,12 @@ source_pg_config() {
 	fi
 	for candidate in $(supported_pg_configs) "$(command -v pg_config)"; do
 		if [ -e "$("$candidate" --pgxs 2>/dev/null)" ]; then
+			echo "$candidate"
+			return
+		fi
+	done
+	for candidate in $(supported_pg_configs); do
+		if [ -x "${candidate%/*}/initdb" ]; then
 			echo "$candidate"
 			return
 		fi
@@ -38,17 +44,48 @@ supported_pg_configs() {
 
 major_of() { "$1" --version | sed 's/^PostgreSQL \([0-9]*\).*/\1/'; }
 
+# pgxs_folder CONFIG, headers_folder CONFIG: with that server, or unpacked.
+pgxs_folder() {
+	first_with src/makefiles/pgxs.mk "$("$1" --pkglibdir)/pgxs" \
+		"$(unpacked_headers "$1")/usr/lib/postgresql/$(major_of "$1")/lib/pgxs"
+}
+
+headers_folder() {
+	first_with postgres.h "$("$1" --includedir-server)" \
+		"$(unpacked_headers "$1")/usr/include/postgresql/$(major_of "$1")/server"
+}
+
+unpacked_headers() { echo "$IDEM_WORK/unpacked/headers-$(package_version "$1")"; }
+
+# package_version CONFIG: Debian's, of its own server; else the major.
+package_version() {
+	dpkg-query -W -f '${Version}' "postgresql-$(major_of "$1")" 2>/dev/null || major_of "$1"
+}
+
+# need_headers CONFIG: sees that SOURCE, a pg_config, has headers.  They must be
+# of the server's very version: within a major, too, an inline function may call
+# one that an older server lacks.  Where that version is offered no more, a newer
+# server is unpacked with its headers.
+need_headers() {
+	local major package newer
+	SOURCE=$1
+	! pgxs_folder "$1" >/dev/null || ! headers_folder "$1" >/dev/null || return 0
+	major=$(major_of "$1")
+	package=postgresql-server-dev-$major
+	know_packages "$package"
+	if offered "$package=$(package_version "$1")"; then
+		unpack_packages "$(unpacked_headers "$1")" "$package=$(package_version "$1")"
+	else
+		newer=$IDEM_WORK/unpacked/server-$major
+		unpack_packages "$newer" "$package" "postgresql-$major" "postgresql-client-$major"
+		SOURCE=$newer/usr/lib/postgresql/$major/bin/pg_config
+	fi
+}
+
 # pgtap_folder MAJOR PG_CONFIG: where pgTAP's files are: with that server, or
 # (they are SQL only) with Debian's server of the same major.
 pgtap_folder() {
 	first_with pgtap.control ${2:+"$("$2" --sharedir)/extension"} "/usr/share/postgresql/$1/extension"
-}
-
-# test_perl_folder MAJOR PG_CONFIG: PostgreSQL::Test::Cluster and its kin.
-test_perl_folder() {
-	first_with PostgreSQL/Test/Cluster.pm \
-		${2:+"$(dirname "$("$2" --pgxs)")/../test/perl"} \
-		"/usr/lib/postgresql/$1/lib/pgxs/src/test/perl"
 }
 
 first_with() {
@@ -66,14 +103,14 @@ first_with() {
 # --- the copy -----------------------------------------------------------------
 
 private_server() {
-	local source root
-	source=$(source_pg_config) || die "no pg_config with PGXS found"
-	prepare_work_folder
+	local source root SOURCE
+	source=$(source_pg_config) || die "no pg_config of a supported server found"
+	one_at_a_time
+	need_headers "$source"
+	source=$SOURCE
 	IDEM_MAJOR=$(major_of "$source")
 	root=$IDEM_WORK/$(server_key "$source")
 	IDEM_BUILD=$root/build
-	exec 8>"$IDEM_WORK/lock"
-	flock 8
 	if [ "$(cat "$root/made-from" 2>/dev/null)" != "$(server_stamp "$source")" ]; then
 		step "copying PostgreSQL $IDEM_MAJOR to ${root#"$IDEM_TOP"/}" copy_server "$source" "$root" ||
 			die "could not make a private copy of the server"
@@ -83,7 +120,6 @@ private_server() {
 	copy_sources || die "could not copy the sources to $IDEM_BUILD"
 	step "building idempotency for PostgreSQL $IDEM_MAJOR" build_extension ||
 		die "the build failed"
-	exec 8>&-
 	export IDEM_PG_CONFIG IDEM_BIN IDEM_MAJOR IDEM_BUILD
 }
 
@@ -106,7 +142,7 @@ server_stamp() {
 }
 
 copy_server() {
-	local source=$1 root=$2 prefix bin share extension
+	local source=$1 root=$2 prefix bin share extension pgxs
 	rm -rf "$root"
 	mkdir -p "$root/server"
 	bin=$("$source" --bindir)
@@ -116,7 +152,9 @@ copy_server() {
 		copy_below "$prefix" "$share" "$root/server" --exclude=./man --exclude=./doc &&
 		copy_below "$prefix" "$("$source" --pkglibdir)" "$root/server" --exclude=./bitcode ||
 		return 1
-	link_below "$prefix" "$("$source" --includedir-server)" "$root/server"
+	pgxs=$root/server$(below "$prefix" "$("$source" --pkglibdir)")/pgxs
+	[ -e "$pgxs" ] || cp -a "$(pgxs_folder "$source")" "$pgxs" || return 1
+	link_below "$prefix" "$("$source" --includedir-server)" "$root/server" "$(headers_folder "$source")"
 	link_below "$prefix" "$("$source" --pkgincludedir)" "$root/server"
 	link_below "$prefix" "$("$source" --includedir)" "$root/server"
 	extension=$root/server${share#"$prefix"}/extension
@@ -145,13 +183,16 @@ copy_below() {
 	tar -C "$folder" "$@" -cf - . | tar -C "$root${folder#"$prefix"}" -xf -
 }
 
-# A folder already there (made by copying or linking something above it) stays.
+below() { echo "${2#"$1"}"; }
+
+# link_below PREFIX FOLDER ROOT [TARGET].  A folder already there (made by
+# copying or linking something above it) stays.
 link_below() {
-	local prefix=$1 folder=$2 root=$3 link
+	local prefix=$1 folder=$2 root=$3 target=${4:-$2} link
 	link=$root${folder#"$prefix"}
 	[ "$link" != "$root$folder" ] && [ ! -e "$link" ] || return 0
 	mkdir -p "$(dirname "$link")"
-	ln -s "$folder" "$link"
+	ln -s "$target" "$link"
 }
 
 copy_pgtap() {
@@ -180,18 +221,24 @@ verify_copy() {
 copy_sources() {
 	mkdir -p "$IDEM_BUILD"
 	own "$IDEM_BUILD"
-	rm -rf "$IDEM_BUILD"/{sql,test,expected,results} "$IDEM_BUILD"/src/*.[ch] "$IDEM_BUILD"/*.so
+	rm -rf "$IDEM_BUILD"/{sql,test,expected,results} "$IDEM_BUILD"/*.so
+	[ ! -d "$IDEM_BUILD/src" ] || find "$IDEM_BUILD/src" -name '*.[ch]' -delete
 	pack_sources | (cd "$IDEM_BUILD" && as_server tar --no-same-owner -xf -)
 }
 
 # The checkout as a tar stream, without what was built in it.
 pack_sources() {
-	local parts=(Makefile idempotency.control sql src test) part
-	for part in docs expected README.md; do
+	local parts=(Makefile idempotency.control sql src test) part version built=()
+	version=$(sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" "$IDEM_TOP/idempotency.control")
+	case "$(sed -n 's/^RELEASED =//p' "$IDEM_TOP/Makefile") " in
+		*" $version "*) ;;
+		*) built=(--exclude="sql/idempotency--$version.sql") ;;
+	esac
+	for part in .packaging docs expected README.md CHANGELOG.md LICENSE; do
 		[ ! -e "$IDEM_TOP/$part" ] || parts+=("$part")
 	done
 	tar -C "$IDEM_TOP" --exclude='*.o' --exclude='*.bc' --exclude='*.so' \
-		--exclude='sql/idempotency--[0-9].[0-9].sql' -cf - "${parts[@]}"
+		${built[@]+"${built[@]}"} -cf - "${parts[@]}"
 }
 
 # Bitcode for the just-in-time compiler would only cost time here.
@@ -199,6 +246,6 @@ build_extension() {
 	(
 		cd "$IDEM_BUILD" || exit
 		as_server env -u MAKEFLAGS -u MAKELEVEL -u MAKEOVERRIDES \
-			make -j2 all install PG_CONFIG="$IDEM_PG_CONFIG" with_llvm=no
+			make -j2 all install PG_CONFIG="$IDEM_PG_CONFIG" with_llvm=no WERROR=-Werror
 	)
 }

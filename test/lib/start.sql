@@ -1,5 +1,8 @@
--- Quiet output, and pgTAP beside the extension.  abs_srcdir must be known.
+-- Quiet output in UTF-8, and pgTAP beside the extension.  abs_srcdir must be
+-- known.
 \set QUIET 1
+\set VERBOSITY terse
+SET client_encoding = 'UTF8';
 \pset format unaligned
 \pset tuples_only on
 SET client_min_messages = warning;

@@ -36,7 +36,7 @@ DECLARE
 BEGIN
 	FOR place IN SELECT pg_temp.tables_of_records() LOOP
 		EXECUTE format('UPDATE %s SET claimed_at = claimed_at - $1, finished_at = finished_at - $1, lease_until = lease_until - $1,
-			expires_at = expires_at - $1, forget_at = forget_at - $1 WHERE id = $2', place) USING by, idem_id(operation, key);
+			expires_at = expires_at - $1, forget_at = forget_at - $1, not_before = not_before - $1 WHERE id = $2', place) USING by, idem_id(operation, key);
 	END LOOP;
 END
 $$;

@@ -8,6 +8,11 @@
 IDEM_PASSED=0
 IDEM_FAILED=0
 
+# check WORDS COMMAND...: its line, as in TAP.
+check() {
+	if "${@:2}" >/dev/null; then echo "ok - $1"; else echo "not ok - $1"; fi
+}
+
 # add_result LABEL PASSED FAILED [REASON]: counts them and says so.  Checks that
 # did not happen are not good ones: none at all is a failure.
 add_result() {

@@ -3,8 +3,8 @@
  *
  * Three sessions, in any order.  Owners claim atomically or with a lease, take
  * over, complete, fail so that it may be retried, release, are unsure, finish
- * late, finish again, cancel, roll back; keepers reconcile, resolve, purge and
- * cancel.  With OWNERS=2 the third session is a keeper, with OWNERS=3 all are
+ * late, finish again, cancel, roll back; keepers reconcile, resolve, end leases,
+ * purge and cancel.  With OWNERS=2 the third session is a keeper, with OWNERS=3 all are
  * owners.  The clock ends leases and retention whenever it likes.
  *
  * A transaction may end without commit at each of its steps, by an error, a
@@ -12,7 +12,7 @@
  * one after the other and nothing in between.  Clients remember what they knew,
  * and may not have heard of a commit.
  *
- * What is modelled is the protocol of src/{claim,finish,permit,store,resolve}.c:
+ * What is modelled is the protocol of src/claim/{claim,finish,reconcile}.c and src/record/{open_claims,store}.c:
  *
  * - the lock of the id is taken without waiting, and who gets it looks again;
  * - a look is dirty: it sees the last committed version, and that another open
@@ -24,7 +24,9 @@
  * - commit makes the row visible; the locks go after that, in a step of their own.
  *
  * The work list is a hint and is left out, but for the fence of the last
- * reconciler.  Failed for good is the same as succeeded here.
+ * reconciler.  Failed for good is the same as succeeded here, and idem_reopen,
+ * the exception to invariant 8, is left out.  So are retry_after and the limits,
+ * which only refuse what is granted here.
  *
  * The assertions are invariants 1, 6, 7, 8 and 9 of the contract (SPEC section
  * 8), and that whoever is told to execute is alone.  Each BREAK_... takes one
@@ -38,6 +40,7 @@
  *   BREAK_REPEATED     a completion said again by a later transaction may commit
  *   BREAK_UNKNOWN      an overrun lease is executed again whatever the policy
  *   BREAK_RESOLVE      a record is resolved whatever has become of it
+ *   BREAK_REVOKE       a record changed past its owner keeps the owner's fence
  *   BREAK_CANCEL       cancelling does not mind that somebody executes
  *   BREAK_PURGE        purge takes whatever is old
  *   BREAK_PURGED       a claim whose forgotten record was purged is lost
@@ -86,6 +89,7 @@ bool retry;						/* policy on_lease_expiry */
 
 /* For the assertions only. */
 bool done_under[FENCES + 1];	/* a transaction with work under it committed */
+bool revoked[FENCES + 1];		/* taken from its owner: not executed, or its lease ended */
 byte executing = NOBODY;		/* has an atomic claim open */
 
 /* What a claim may take: the rows of the table that say execute. */
@@ -107,6 +111,19 @@ byte executing = NOBODY;		/* has an atomic claim open */
 inline write(what, under)
 {
 	writer = me; new_state = what; new_fence = under
+}
+
+/*
+ * Write under a new fence, which nobody is told: mine is that of the owner.
+ */
+inline revoke(what_now)
+{
+#ifdef BREAK_REVOKE
+	write(what_now, mine)
+#else
+	last_fence++;
+	write(what_now, last_fence)
+#endif
 }
 
 inline stop_writing()
@@ -148,8 +165,10 @@ inline commit()
 		assert(!(new_state == ABSENT && !(ENDS(state) && past)));
 		/* 6: an older owner never comes after a newer one */
 		assert(new_state == ABSENT || new_fence >= fence);
-		/* 7: a claim changes hands only when it is overrun, by policy */
-		assert(!(state == PROCESSING && new_fence != fence && !(over && retry)));
+		/* 7: a claim changes hands only when it is overrun, by policy, or is taken from its owner */
+		assert(!(state == PROCESSING && new_fence != fence && !(over && retry) && !revoking));
+		/* an owner it was taken from says nothing any more */
+		assert(revoking || new_state == ABSENT || !revoked[new_fence]);
 		/* 7: and is resolved only when it is unknown */
 		assert(!(resolving && !(state == PROCESSING && over)));
 		if
@@ -159,6 +178,7 @@ inline commit()
 			done_under[new_fence] = true
 		:: else
 		fi;
+		if :: revoking -> revoked[fence] = true :: else fi;
 		state = (new_state == UNSURE -> PROCESSING : new_state);
 		over = (new_state == UNSURE);
 		fence = new_fence; past = false;
@@ -187,7 +207,7 @@ proctype Session(byte me)
 	/* this transaction */
 	byte mine;					/* fence of its atomic claim, or of what it resolves */
 	byte prior, prior_fence;	/* what the claim took over */
-	bool resolving, cancel;
+	bool resolving, revoking, cancel;
 	byte what;
 
 begin:
@@ -197,7 +217,7 @@ begin:
 		if :: executing == me -> executing = NOBODY :: else fi;
 		if :: id_lock == me -> id_lock = NOBODY :: else fi;
 		mine = 0; prior = 0; prior_fence = 0; what = 0;
-		resolving = false; cancel = false;
+		resolving = false; revoking = false; cancel = false;
 		fresh[me] = false
 	}
 end:
@@ -213,6 +233,7 @@ end:
 	:: atomic { permit != 0 && state != ABSENT -> goto finish }
 	:: atomic { me >= OWNERS && state == PROCESSING && over && id_lock == NOBODY -> id_lock = me; goto reconcile }
 	:: atomic { reconciler == me && state == PROCESSING -> resolving = true; goto resolve }
+	:: atomic { me >= OWNERS && state == PROCESSING && !over && last_fence < FENCES -> goto expire }
 	:: atomic { me >= OWNERS && ENDS(state) -> goto purge }
 	fi;
 
@@ -269,6 +290,8 @@ look_again:
 
 atomically:
 	atomic {
+		/* a revocation, which takes no lock, may have had the last fence */
+		if :: last_fence >= FENCES -> goto begin :: else fi;
 		check_grant();
 		executing = me; fresh[me] = false;
 		last_fence++; mine = last_fence;
@@ -377,10 +400,28 @@ resolve:
 		:: writer == NOBODY && STILL_THERE ->
 			if
 			:: write(SUCCEEDED, mine)
-			:: write(RELEASED, mine)	/* not_executed */
+			:: last_fence < FENCES -> revoking = true; revoke(RELEASED)	/* not_executed */
 			fi;
 			fresh[me] = false; mine = 0
 		:: writer == NOBODY && !STILL_THERE -> fresh[me] = false; mine = 0; goto resolve
+		fi
+	}
+	goto committing;
+
+expire:
+	atomic {
+		if
+		:: state == PROCESSING && !over -> mine = fence; fresh[me] = true
+		:: true -> goto begin
+		fi
+	}
+	atomic {
+		if
+		:: true -> goto begin
+		:: writer == NOBODY && STILL_THERE && last_fence < FENCES ->
+			revoking = true; revoke(UNSURE);
+			fresh[me] = false; mine = 0
+		:: writer == NOBODY && !STILL_THERE -> fresh[me] = false; mine = 0; goto expire
 		fi
 	}
 	goto committing;

@@ -33,7 +33,7 @@ SELECT is((idem_status('accept', 'to fail')).state, 'failed', 'status: failed'),
 	is((idem_status('accept', 'to fail')).advice, 'new_key', 'advice: new key');
 SELECT is((idem_accept('accept', 'to be unsure')).verdict, 'execute', 'another');
 SELECT idem_unsure(idem_start('accept', 'to be unsure', '1 h'), '{"http": 504}');
-SELECT is(pg_temp.shape(idem_status('accept', 'to be unsure')), '- unknown reconcile: who attempt error claimed_at lease_until', 'status: unknown, with the detail'),
+SELECT is(pg_temp.shape(idem_status('accept', 'to be unsure')), '- unknown reconcile: who attempt error retry_after claimed_at lease_until', 'status: unknown, with the detail'),
 	is((idem_status('accept', 'to be unsure')).error, '{"http": 504}', 'which is what the owner said');
 
 -- The decision table: records in every state
@@ -44,7 +44,7 @@ SELECT idem_fail(idem_start('table', 'failed', '1 h'), '"declined"');
 SELECT idem_start('table', 'retryable', '1 h')::text AS retryable \gset
 SELECT idem_fail(:'retryable', '"busy"', true);
 SELECT idem_start('table', 'released', '1 h')::text AS released \gset
-SELECT idem_release(:'released');
+SELECT idem_release(:'released', '0');
 SELECT idem_unsure(idem_start('table', 'unknown', '1 h'));
 SELECT count(idem_cancel('table', 'cancelled', reason => 'timeout')), count(idem_start('table', 'running', '1 h')) AS n \gset
 SELECT idem_start('table', 'owned', '1 h', owner => 'w1')::text AS owned \gset
@@ -69,7 +69,7 @@ SELECT is(pg_temp.shape(idem_accept(operation, key, '1')), expected, format('acc
 	('table', 'accepted', 'accepted', 'in_progress accepted retry_same_key: who attempt retry_after claimed_at'),
 	('table', 'running', 'lease running', 'in_progress processing retry_same_key: who attempt retry_after claimed_at lease_until'),
 	('table', 'owned', 'lease of an owner running', 'in_progress processing retry_same_key: who attempt retry_after claimed_at lease_until'),
-	('table', 'unknown', 'unknown', 'unknown unknown reconcile: who attempt claimed_at lease_until'))
+	('table', 'unknown', 'unknown', 'unknown unknown reconcile: who attempt retry_after claimed_at lease_until'))
 	v (operation, key, what, expected);
 SELECT is(pg_temp.shape(idem_accept('table', key, '2')), expected, format('C04: accept, %s, other params: %s', key, split_part(expected, ':', 1)))
   FROM (VALUES
@@ -83,7 +83,8 @@ SELECT is(pg_temp.shape(idem_accept('table', key, '2')), expected, format('C04: 
 	v (key, expected);
 SELECT is((idem_accept('table_guard', 'inside', '2')).verdict, 'expired', 'C04: accept, inside guard, other params: expired');
 BEGIN;
-SELECT is((idem_accept('table', 'released', '2')).state, 'accepted', 'accept, released: accepted, other params too'),
+SELECT is((idem_accept('table', 'released', '1')).verdict, 'in_progress', 'accept, released: it is accepted still'),
+	is((idem_accept('table', 'released', '2')).verdict, 'mismatch', 'with its params'),
 	is((idem_accept('table', 'retryable', '1')).state, 'accepted', 'accept, failed and retryable: accepted'),
 	is((idem_accept('table_retry', 'a', '1')).state, 'accepted', 'accept, lease over under policy retry: accepted');
 SELECT is(pg_temp.shape(s), 'execute processing run: who fence attempt claimed_at lease_until', what || ': started'),
@@ -93,17 +94,16 @@ SELECT is(pg_temp.shape(s), 'execute processing run: who fence attempt claimed_a
 ROLLBACK;
 -- … whose former owners have lost them
 BEGIN;
-SELECT is((idem_accept('table', 'released', '1')).state, 'accepted', 'accepted after a release'),
+SELECT is((idem_start('table', 'released', '1 h')).verdict, 'execute', 'started after a release'),
 	is((idem_accept('table', 'retryable', '1')).state, 'accepted', 'accepted after a failure'),
 	is((idem_accept('table_retry', 'a', '1')).state, 'accepted', 'accepted after a lease');
-SELECT throws_ok(format('SELECT idem_complete(%L, ''"late"'')', was), 'ID002', NULL, what || ' and accepted again: the former owner is stale')
+SELECT throws_ok(format('SELECT idem_complete(%L, ''"late"'')', was), 'ID002', NULL, what || ' and accepted or started again: the former owner is stale')
   FROM (VALUES ('released', :'released'), ('retryable', :'retryable'), ('lease over', :'overrun')) v (what, was);
 ROLLBACK;
 
 -- idem_start, which leaves the params alone
 BEGIN;
 SELECT throws_ok('SELECT idem_start(''table'', ''never'')', 'ID001', NULL, 'start, nothing on record: ID001');
-SELECT throws_ok('SELECT idem_start(''table'', ''released'')', 'ID001', NULL, 'start, released: ID001');
 SELECT is(pg_temp.shape(idem_start(operation, key, '1 h', owner => 'w2')), expected, format('start, %s: %s', what, split_part(expected, ':', 1)))
   FROM (VALUES
 	('table_late', :'late', 'late', 'expired expired reconcile: who'),
@@ -113,10 +113,11 @@ SELECT is(pg_temp.shape(idem_start(operation, key, '1 h', owner => 'w2')), expec
 	('table', 'cancelled', 'cancelled', 'replay failed new_key: who attempt error claimed_at finished_at expires_at forget_at'),
 	('table', 'retryable', 'failed and retryable', 'execute processing run: who fence attempt claimed_at lease_until'),
 	('table', 'accepted', 'accepted', 'execute processing run: who fence attempt claimed_at lease_until'),
+	('table', 'released', 'released', 'execute processing run: who fence attempt claimed_at lease_until'),
 	('table', 'running', 'lease running', 'in_progress processing retry_same_key: who attempt retry_after claimed_at lease_until'),
 	('table', 'owned', 'lease of another owner running', 'in_progress processing retry_same_key: who attempt retry_after claimed_at lease_until'),
 	('table_retry', 'b', 'lease over, policy retry', 'execute processing run: who fence attempt claimed_at lease_until'),
-	('table', 'unknown', 'unknown', 'unknown unknown reconcile: who attempt claimed_at lease_until'))
+	('table', 'unknown', 'unknown', 'unknown unknown reconcile: who attempt retry_after claimed_at lease_until'))
 	v (operation, key, what, expected);
 SELECT is(pg_temp.stored('table', 'accepted'), 'p 1 w2', 'start, accepted: attempt 1, owner w2'),
 	is(pg_temp.stored('table', 'retryable'), 'p 2 w2', 'start, retryable: attempt 2'),
@@ -194,9 +195,9 @@ SELECT count(idem_accept('accept', 'finish ' || what)) AS n FROM unnest('{fail,r
 SELECT idem_fail(idem_start('accept', 'finish fail'), '1'), idem_fail(idem_start('accept', 'finish retry'), '1', true),
 	idem_unsure(idem_start('accept', 'finish unsure'), '1'), idem_release(idem_start('accept', 'finish release'));
 SELECT is(pg_temp.stored('accept', 'finish ' || what), expected, 'started atomically: ' || what)
-  FROM (VALUES ('fail', 'f 1 1'), ('retry', 't 1 1'), ('unsure', 'p 1 1'), ('release', 'r 1')) v (what, expected);
+  FROM (VALUES ('fail', 'f 1 1'), ('retry', 't 1 1'), ('unsure', 'p 1 1'), ('release', 'a 1')) v (what, expected);
 SELECT is((idem_start('accept', 'finish retry', '1 h')).attempt, 2, 'a retryable failure is started again by its key'),
-	is((idem_status('accept', 'finish release')).state, 'absent', 'what was released reads as absent');
+	is((idem_status('accept', 'finish release')).state, 'accepted', 'what was released is accepted again');
 
 -- Leases: argument, setting, neither; intervals that are none
 SELECT idem_define('accept_leased', '{"lease": "1 h"}');
@@ -272,7 +273,7 @@ SELECT is((SELECT string_agg(key, ' ') FROM idem_start_next('next_bound', 9, '1 
 
 -- idem_list: accepted, processing, unknown; nothing else
 SELECT is((SELECT string_agg(concat_ws(' ', key, state), ', ') FROM idem_list(operation => 'table')),
-	'accepted accepted, running processing, owned processing, unknown unknown, over accepted', 'list: what is not finished, oldest first');
+	'accepted accepted, running processing, owned processing, retryable failed, unknown unknown, released accepted, over accepted', 'list: what is not finished, oldest first');
 SELECT is((SELECT string_agg(key, ', ') FROM idem_list(operation => 'table', max_records => 2)), 'accepted, running', 'list: at most so many');
 SELECT is((SELECT count(*) FROM idem_list(operation => 'table', principal => 'other'))::int, 0, 'list: another principal has none of these'),
 	is((SELECT string_agg(key, ', ') FROM idem_list('other')), 'printed, second, fifth', 'list: all operations of a principal'),
@@ -281,7 +282,7 @@ SELECT is(pg_temp.shape(l), expected, 'list: an answer like that of idem_status,
   FROM idem_list(operation => 'table') l JOIN (VALUES
 	('accepted', '- accepted retry_same_key: who attempt retry_after claimed_at'),
 	('running', '- processing retry_same_key: who attempt retry_after claimed_at lease_until'),
-	('unknown', '- unknown reconcile: who attempt claimed_at lease_until')) v (key, expected) USING (key);
+	('unknown', '- unknown reconcile: who attempt retry_after claimed_at lease_until')) v (key, expected) USING (key);
 SELECT is((SELECT string_agg(concat_ws(' ', key, state), ', ') FROM idem_list(operation => 'table_retry')), 'a unknown, b unknown', 'list: a lease that is over is unknown, whatever the policy');
 BEGIN;
 SELECT is((idem_claim('list_atomic', 'k')).verdict, 'execute', 'an atomic claim'),
@@ -294,9 +295,9 @@ SELECT is((SELECT count(DISTINCT principal) FROM idem_list())::int, 2, 'list: no
 SELECT throws_ok('SELECT idem_list(max_records => ' || n || ')', '22023', NULL, 'list, max_records ' || n || ': 22023') FROM unnest('{0,-1,NULL::int}'::text[]) n;
 SELECT throws_ok('SELECT idem_list(operation => '''')', '22023', NULL, 'list, operation empty: 22023');
 SET idempotency.principal = 'acme';
-SELECT is((SELECT count(*) FROM idempotency_internal.open_work w JOIN idempotency_internal.record r USING (id) WHERE r.state NOT IN ('a', 'p'))::int, 0,
+SELECT is((SELECT count(*) FROM idempotency_internal.open_work w JOIN idempotency_internal.record r USING (id) WHERE r.state NOT IN ('a', 'p') AND NOT (r.state = 't' AND r.accepted))::int, 0,
 	'the work list has nothing that is finished'),
-	is((SELECT count(*) FROM idempotency_internal.record r WHERE r.state IN ('a', 'p') AND NOT EXISTS (SELECT FROM idempotency_internal.open_work w WHERE w.id = r.id))::int, 0,
+	is((SELECT count(*) FROM idempotency_internal.record r WHERE (r.state IN ('a', 'p') OR r.state = 't' AND r.accepted) AND NOT EXISTS (SELECT FROM idempotency_internal.open_work w WHERE w.id = r.id))::int, 0,
 	'and everything that is not');
 
 SELECT finish();

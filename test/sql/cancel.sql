@@ -66,8 +66,8 @@ SELECT is(pg_temp.shape(idem_cancel(operation, key, reason => 'w1')), expected, 
 	('keep', 'running', 'in_progress processing retry_same_key: who attempt retry_after claimed_at lease_until'),
 	('keep', 'owned', 'in_progress processing retry_same_key: who attempt retry_after claimed_at lease_until'),
 	('keep', 'started', 'in_progress processing retry_same_key: who attempt retry_after claimed_at lease_until'),
-	('keep', 'unknown', 'unknown unknown reconcile: who attempt error claimed_at lease_until'),
-	('keep_retry', 'overrun', 'unknown unknown reconcile: who attempt claimed_at lease_until'),
+	('keep', 'unknown', 'unknown unknown reconcile: who attempt error retry_after claimed_at lease_until'),
+	('keep_retry', 'overrun', 'unknown unknown reconcile: who attempt retry_after claimed_at lease_until'),
 	('keep', 'succeeded', 'replay succeeded use_result: who attempt result claimed_at finished_at expires_at forget_at'),
 	('keep', 'failed', 'replay failed new_key: who attempt error claimed_at finished_at expires_at forget_at'))
 	v (operation, key, expected);

@@ -8,7 +8,7 @@
 SELECT is(idem_destination_policy('undefined'), '{
 	"base": "1 s", "cap": "5 min", "max_attempts": 50, "deadline": "24 h", "retry_budget": 0.2, "breaker_failures": 0.5,
 	"breaker_window": "30 s", "breaker_cooldown": "30 s", "max_in_flight": null, "retention": "7 days",
-	"skip_dead_head": true}'::jsonb, 'defaults');
+	"skip_dead_head": true, "max_event_bytes": 1048576, "relay": "take", "role": null}'::jsonb, 'defaults');
 
 -- Good and bad values of each
 CREATE TEMP TABLE good (setting text, value jsonb);
@@ -20,13 +20,18 @@ INSERT INTO good VALUES
 	('breaker_failures', '0.000001'), ('breaker_failures', '0.5'), ('breaker_failures', '1'), ('breaker_failures', 'null'),
 	('breaker_window', '"1 us"'), ('breaker_window', '"10 min"'), ('breaker_cooldown', '"1 us"'), ('breaker_cooldown', '"1 min"'),
 	('max_in_flight', '0'), ('max_in_flight', '100'), ('max_in_flight', 'null'),
+	('max_event_bytes', '1'), ('max_event_bytes', '1048576'), ('relay', '"log"'), ('relay', '"take"'),
+	('role', '"regress_idem_no_such"'), ('role', 'null'),
 	('retention', '"0"'), ('retention', '"30 days"'), ('retention', 'null'),
 	('skip_dead_head', 'false'), ('skip_dead_head', 'true');
 CREATE TEMP TABLE bad (setting text, value jsonb);
 INSERT INTO bad
 SELECT setting, value FROM unnest('{base,cap,deadline,breaker_window,breaker_cooldown,retention}'::text[]) setting,
-	jsonb_array_elements('["-1 s", "1 mon", "1 year", "soon", "", 1, true, {}, [], "1000000 days", "infinity"]') value UNION ALL
-SELECT setting, 'null' FROM unnest('{base,cap,breaker_window,breaker_cooldown,skip_dead_head}'::text[]) setting UNION ALL
+	jsonb_array_elements('["-1 s", "1 mon", "1 year", "soon", "", 1, true, {}, [], "1000000 days", "infinity", "24", "1.5", " 90 ", "1 day 2", "1 12:00", "-5"]') value UNION ALL
+SELECT setting, 'null' FROM unnest('{base,cap,breaker_window,breaker_cooldown,skip_dead_head,max_event_bytes,relay}'::text[]) setting UNION ALL
+SELECT 'max_event_bytes', value FROM jsonb_array_elements('[0, -1, 1.5, 2147483648, "1", true]') value UNION ALL
+SELECT 'relay', value FROM jsonb_array_elements('["both", "", 1, true, []]') value UNION ALL
+SELECT 'role', value FROM jsonb_array_elements(jsonb_build_array('', 1, true, repeat('r', 64))) value UNION ALL
 SELECT setting, '"0"' FROM unnest('{deadline,breaker_window,breaker_cooldown}'::text[]) setting UNION ALL
 SELECT 'max_attempts', value FROM jsonb_array_elements('[0, -1, 1.5, 2147483648, 1e300, "1", true, [], {}]') value UNION ALL
 SELECT 'max_in_flight', value FROM jsonb_array_elements('[-1, 1.5, 2147483648, "1", true]') value UNION ALL

@@ -3,8 +3,6 @@
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set start :abs_srcdir '/lib/start.sql'
 \i :start
-\set VERBOSITY terse
-SET client_encoding = 'UTF8';
 
 \set here :DBNAME
 DROP DATABASE IF EXISTS idempotency_latin9;
@@ -23,14 +21,12 @@ SELECT encode(idem_fingerprint('{"prix":"12 €","nom":"é","z":"ü","ÿ":1,"zz"
 	idem_downstream_key('61362f49-1d33-8116-af4a-a257885ad4be', '€') AS latin9_step,
 	encode(idem_fingerprint(jsonb_build_object('s', repeat('é€', 100000))), 'hex') AS latin9_long,
 	encode(idem_fingerprint_text('{"prix":"12 \u20ac","nom":"é","z":"\u00fc","ÿ":1,"zz":2}'), 'hex') AS latin9_text,
-	encode(idem_fingerprint_text('["\ud83d\ude00\u0000é"]'), 'hex') AS latin9_beyond,
 	idem_id('o', repeat('é', 127), 'p') AS latin9_127 \gset
 SELECT idem_define('o', '{"defaults": {"é€": "ü"}, "ignore": ["/€"], "unordered": ["/é"]}') \g /dev/null
 SELECT idem_canonical('{"€": 1, "é": ["é", "z", "€"]}', 'o') AS latin9_settings,
 	encode(idem_fingerprint_text('{"€": 1, "é": ["é", "z", "€"]}', 'o'), 'hex') AS latin9_settings_text \gset
-\set latin9_position none
-SELECT idem_fingerprint_text('["é", x]') \g /dev/null
-\set latin9_position :LAST_ERROR_MESSAGE
+SELECT idem_fingerprint_text('["é", "secret \ud83d\ude00"]') \g /dev/null
+\set latin9_beyond :SQLSTATE ' ' :LAST_ERROR_MESSAGE
 \set latin9_refused none
 SELECT idem_id('o', repeat('é', 128), 'p') \g /dev/null
 \set latin9_refused :SQLSTATE
@@ -53,7 +49,9 @@ SELECT idem_id('o', convert_from('\xff', 'SQL_ASCII'), 'p') \g /dev/null
 SELECT idem_fingerprint(to_jsonb(convert_from('\x61ed', 'SQL_ASCII'))) \g /dev/null
 \set ascii_params :SQLSTATE
 SELECT idem_fingerprint_text(convert_from('\x5b22c3a961ed225d', 'SQL_ASCII')) \g /dev/null
-\set ascii_text :LAST_ERROR_MESSAGE
+\set ascii_text :SQLSTATE ' ' :LAST_ERROR_MESSAGE
+SELECT idem_fingerprint_text('["\u00e9"]') \g /dev/null
+\set ascii_beyond :SQLSTATE
 SELECT encode(idem_fingerprint_text('{"日本":["語",1.50],"é":"😀"}'), 'hex') AS ascii_text_fingerprint \gset
 
 \c :here
@@ -67,11 +65,11 @@ DROP DATABASE idempotency_ascii;
 
 SELECT plan(21);
 SELECT is(:'latin9_text'::text, :'latin9_fingerprint', 'LATIN9: fingerprint of text');
-SELECT is(:'latin9_beyond', encode(sha256(convert_to('["😀\u0000é"]', 'UTF8')), 'hex'), 'LATIN9: characters it has not');
+SELECT is(:'latin9_beyond'::text, '22032 params cannot be canonicalised', 'LATIN9: characters it has not');
 SELECT is(:'latin9_settings'::text, '{"é":["z","é","€"],"é€":"ü"}', 'LATIN9: settings');
 SELECT is(:'latin9_settings_text', encode(sha256(convert_to('{"é":["z","é","€"],"é€":"ü"}', 'UTF8')), 'hex'), 'LATIN9: settings, text');
-SELECT is(:'latin9_position'::text, 'params cannot be canonicalised: error at byte 8', 'LATIN9: positions count UTF-8');
-SELECT is(:'ascii_text'::text, 'params cannot be canonicalised: error at byte 6', 'SQL_ASCII: where text is invalid');
+SELECT is(:'ascii_text'::text, '22032 params cannot be canonicalised', 'SQL_ASCII: invalid text');
+SELECT is(:'ascii_beyond'::text, '22032', 'SQL_ASCII: escapes beyond ASCII');
 SELECT is(:'ascii_text_fingerprint'::text, :'ascii_fingerprint', 'SQL_ASCII: fingerprint of valid text');
 SELECT is(:'latin9_fingerprint', encode(idem_fingerprint('{"prix":"12 €","nom":"é","z":"ü","ÿ":1,"zz":2}'), 'hex'), 'LATIN9: fingerprint');
 SELECT is(:'latin9_canonical', idem_canonical('{"prix":"12 €","nom":"é","z":"ü","ÿ":1,"zz":2}'), 'LATIN9: canonical text');

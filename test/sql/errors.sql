@@ -157,4 +157,18 @@ SELECT idem_complete(pg_temp.permit('SECRET done', (SELECT fence FROM idempotenc
 COMMIT;
 SELECT is(:'LAST_ERROR_SQLSTATE'::text, 'ID002', 'repeated'), ok(:'LAST_ERROR_MESSAGE' LIKE '%"err"%' || idem_id('err', 'SECRET done') || '%', 'tells all');
 
+-- T03: a failure without a stored error does not send anybody to the detail
+SELECT idem_fail(idem_claim('err', 'no error'), NULL);
+SELECT idem_redact('err', 'SECRET failed');
+SELECT is(r.state, 'ID014', 'T03: failed, no error is stored: ID014'), is(r.detail, '', 'T03: no detail'), unalike(r.hint, '%in the detail%', 'T03: and none is promised')
+  FROM unnest('{no error,SECRET failed}'::text[]) key, pg_temp.raised(format('SELECT idem_value(idem_status(''err'', %L))', key)) r;
+-- T04: a function that says it may run in a parallel query
+CREATE FUNCTION public.err_parallel(key text) RETURNS idem_answer LANGUAGE plpgsql PARALLEL SAFE AS $$ BEGIN RETURN idem_claim('err', key); END $$;
+SELECT set_config(name, 'on', false) AS n FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query') \gset
+SELECT is(r.state, '25000', 'T04: in a parallel query: 25000'), is(r.message, format('cannot claim operation "err" (id %s) in a parallel query', idem_id('err', 'parallel')), 'T04: what cannot be done'),
+	matches(r.hint, 'PARALLEL UNSAFE', 'T04: and what to do')
+  FROM pg_temp.raised('SELECT public.err_parallel(''parallel'')') r;
+SELECT set_config(name, 'off', false) AS n FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query') \gset
+DROP FUNCTION public.err_parallel;
+
 SELECT * FROM finish();

@@ -4,8 +4,6 @@
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set start :abs_srcdir '/lib/start.sql'
 \i :start
-\set VERBOSITY terse
-SET client_encoding = 'UTF8';
 
 SELECT idem_define('text_double', '{"numbers": "double"}') \g /dev/null
 SELECT idem_define('text_settings', '{"defaults": {"d": [2, 1]}, "ignore": ["/x"], "unordered": ["/d"]}') \g /dev/null
@@ -21,18 +19,19 @@ CREATE FUNCTION pg_temp.refused_at(params text) RETURNS int LANGUAGE plpgsql AS 
 DECLARE
 	message text;
 	detail text;
+	context text;
 BEGIN
 	PERFORM idem_fingerprint_text(params);
 	RETURN NULL;
 EXCEPTION WHEN SQLSTATE '22032' THEN
-	GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
-	IF message || detail LIKE '%secret%' THEN
+	GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, context = PG_EXCEPTION_CONTEXT;
+	IF message || detail || context LIKE '%secret%' THEN
 		RETURN -1;
 	END IF;
-	RETURN substring(message FROM 'byte (\d+)$')::int;
+	RETURN substring(detail FROM ' (?:is|ends) at byte (\d+) of the text\.$')::int;
 END $$;
 
-SELECT plan(114);
+SELECT plan(113);
 
 -- Pairs
 CREATE TEMP TABLE pair (id text, a text, b text, exact text, jcs text, why text);
@@ -46,16 +45,17 @@ SELECT is_empty($$SELECT id, why FROM pair WHERE jcs <> CASE WHEN pg_temp.raw(a,
 
 -- Strictness, with the position of the wrong byte
 SELECT is(pg_temp.refused_at(t), at, 'refused at ' || at || ': ' || left(t, 40)) FROM (VALUES
-	('', 1), (' ', 2), ('{"secret', 9), ('{"secret"', 10), ('{"secret":', 11), ('{"secret":1', 12), ('{"secret":1,', 13), ('["secret"', 10),
+	('', 1), (' ', 2), ('{"secret', 2), ('{"secret"', 10), ('{"secret":', 11), ('{"secret":1', 12), ('{"secret":1,', 13), ('["secret"', 10),
 	('{"secret":1,}', 13), ('[1,,2]', 4), ('[,1]', 2), ('[1 2]', 4), ('{1:2}', 2), ('{"a" 1}', 6), ('secret', 1), ('[tru]', 2), ('[1}', 3),
-	('01', 2), ('-', 2), ('-a', 2), ('.5', 1), ('1.e5', 3), ('1e', 3), ('1e+', 4), ('0x10', 2), ('1_000', 2), ('Infinity', 1),
-	(E'"\t"', 2), (E'"a\u007f"', NULL), ('"\x"', 2), ('"\u12g4"', 2), ('"\u123"', 2), ('"\u', 2), ('"\', 2), ('"\"', 4), ('"\ud800"', 2),
-	('"\ud800\u0041"', 2), ('"ab\udc00\ud800"', 4), ('"\ud83d\ud83d\ude00"', 2), (U&'\FEFF1', 1), (U&'[\00A0 1]', 2), (E'\x0b1', 1), (U&'\2028 1', 1),
-	('{"é":1,"\u00e9":2}', 9), ('{"b":{"a":1,"c":2,"\u0061":3}}', 19), ('[1e131072]', 2), ('[1e-16384]', 2), ('[-1e99999999999999999999]', 2),
-	('["é",1e-99999999999999999999]', 7))
+	('01', 1), ('-', 1), ('-a', 1), ('.5', 1), ('1.e5', 1), ('1e', 1), ('1e+', 1), ('0x10', 1), ('1_000', 1), ('Infinity', 1),
+	(E'"\t"', 1), (E'"a\u007f"', NULL), ('"\u12g4"', 1), ('"\u123"', 1), ('"\u', 1), ('"\', 1), ('"\"', 1), ('"\ud800"', 1),
+	('"\ud800\u0041"', 1), ('["ab\udc00\ud800"]', 2), ('"\ud83d\ud83d\ude00"', 1), (U&'\FEFF1', 1), (U&'[\00A0 1]', 2), (E'\x0b1', 1),
+	(U&'\2028 1', 1), ('{"é":1,"\u00e9":2}', 19), ('{"b":{"a":1,"c":2,"\u0061":3}}', 29), ('[1e131072]', 9), ('[1e-16384]', 9),
+	('[-1e99999999999999999999]', 24), ('["é",1e-99999999999999999999]', 29))
 	v (t, at);
+SELECT is(pg_temp.raw('"\x"'), 'refuse', 'refused: an escape that is none');
 SELECT throws_ok($$SELECT idem_fingerprint_text('{"a":1,"a":"secret"}', 'text_double')$$, '22032',
-	'params of operation "text_double" cannot be canonicalised: error at byte 8', 'the operation is named');
+	'params of operation "text_double" cannot be canonicalised', 'the operation is named');
 SELECT throws_ok($$SELECT idem_fingerprint_text('[1e400]', 'text_double')$$, '22032',
 	'params of operation "text_double" cannot be canonicalised', 'a number beyond double');
 
@@ -77,12 +77,10 @@ SELECT is(idem_fingerprint_text('{"x":1,"b":2}', 'text_settings'), sha256('{"b":
 SELECT is(idem_fingerprint_text(NULL), NULL, 'NULL');
 
 -- What jsonb cannot hold
-SELECT is(idem_fingerprint_text('"a\u0000b"'), sha256('"a\\u0000b"'), 'U+0000 is data');
-SELECT is(idem_fingerprint_text('{"\u0000":1,"":2,"\u0000\u0000":3}'), sha256('{"":2,"\\u0000":1,"\\u0000\\u0000":3}'), 'also in names');
-SELECT is(pg_temp.refused_at('{"\u0000":1,"\u0000":2}'), 13, 'where it may not be twice either');
-SELECT is(idem_fingerprint_text('1.' || repeat('0', 20000)), sha256('1'), 'more zeros than numeric takes');
-SELECT is(idem_fingerprint_text('0e99999999999999999999'), sha256('0'), 'zero with any exponent');
-SELECT is(idem_fingerprint_text('0.' || repeat('0', 20000) || '1e20001'), sha256('1'), 'an exponent that makes up for them');
+SELECT is(pg_temp.refused_at(t), at, 'refused as jsonb does: ' || left(t, 40)) FROM (VALUES
+	('"a\u0000b"', 1), ('{"a":1,"\u0000":1}', 8), ('[1.' || repeat('0', 20000) || ']', 20003), ('0e99999999999999999999', 22))
+	v (t, at);
+SELECT is(idem_fingerprint_text('0.' || repeat('0', 20000) || '1e20001'), sha256('1'), 'taken as jsonb does: an exponent that makes up for zeros');
 
 -- C35, C36
 SELECT throws_ok($$SELECT idem_fingerprint_text(repeat('[', 1000000) || repeat(']', 1000000))$$, '54001', NULL, 'C35: a million arrays');

@@ -20,7 +20,7 @@ SELECT is(pg_temp.stored('fin', 'retryable'), 't 1 "e"', 'recorded');
 SELECT is(idem_fail(c, '"e"', NULL)::text, '', 'fail, retryable NULL') FROM idem_claim('fin', 'retryable null') c;
 SELECT is(pg_temp.stored('fin', 'retryable null'), 'f 1 "e"', 'is false');
 SELECT is(idem_unsure(c, '"sent, no answer"')::text, '', 'unsure') FROM idem_claim('fin', 'unsure') c;
-SELECT is(pg_temp.shape(a), 'unknown unknown reconcile: who attempt error claimed_at lease_until', 'unknown at once'),
+SELECT is(pg_temp.shape(a), 'unknown unknown reconcile: who attempt error retry_after claimed_at lease_until', 'unknown at once'),
 	is(a.error, '"sent, no answer"', 'with the detail') FROM idem_claim('fin', 'unsure') a;
 SELECT is(idem_release(c)::text, '', 'release') FROM idem_claim('fin', 'release') c;
 SELECT is((SELECT count(*) FROM idempotency_internal.record WHERE id = idem_id('fin', 'release')), 0::bigint, 'a fresh atomic claim released leaves no trace');

@@ -40,7 +40,6 @@ INSERT INTO change (what, ddl) VALUES
 	('a foreign key to it', 'CREATE TABLE orders (id uuid REFERENCES idempotency_internal.record)'),
 	('a child', 'CREATE TABLE child () INHERITS (idempotency_internal.record)'),
 	('another column', 'ALTER TABLE idempotency_internal.record ADD COLUMN x int'),
-	('a column come and gone', 'ALTER TABLE idempotency_internal.record ADD COLUMN x int; ALTER TABLE idempotency_internal.record DROP COLUMN x'),
 	('a column of another type', 'ALTER TABLE idempotency_internal.record ALTER COLUMN fingerprint TYPE text USING NULL'),
 	('not logged', 'ALTER TABLE idempotency_internal.record SET UNLOGGED'),
 	('no primary key', 'ALTER TABLE idempotency_internal.record DROP CONSTRAINT record_pkey CASCADE'),
@@ -102,6 +101,47 @@ SELECT is(count(*), 21::bigint, 'indexes somebody added have all rows') FROM ide
 SELECT is(count(*), 1::bigint, 'of every kind') FROM idempotency_internal.record WHERE result @> '{"n": 21}';
 RESET enable_seqscan;
 DROP INDEX idempotency_internal.regress_expression, idempotency_internal.regress_brin, idempotency_internal.regress_gin;
+
+-- What a call leaves open for the next one is in no other call's way
+SELECT lives_ok($t$DO $do$
+DECLARE
+	c idem_answer := idem_claim('heap', 'left open');
+	told jsonb := idem_complete(c, '1');
+BEGIN
+	ALTER TABLE idempotency_internal.record SET (fillfactor = 90);
+	told := (idem_claim('heap', 'left open')).result;
+	ALTER TABLE idempotency_internal.record RESET (fillfactor);
+END $do$$t$, 'DDL between the calls of one statement');
+SELECT lives_ok($t$DO $do$
+DECLARE
+	c idem_answer;
+	told jsonb;
+BEGIN
+	FOR i IN 1 .. 3 LOOP
+		BEGIN
+			c := idem_claim('heap', 'rolled ' || i);
+			told := idem_complete(c, to_jsonb(i));
+			told := to_jsonb(1 / (i - 2));
+		EXCEPTION WHEN division_by_zero THEN
+			c := idem_claim('heap', 'beside ' || i);
+			told := idem_complete(c, to_jsonb(i));
+		END;
+		c := idem_claim('heap', 'after ' || i);
+		told := idem_complete(c, to_jsonb(i));
+	END LOOP;
+END $do$$t$, 'or subtransactions that fail');
+SELECT is(string_agg(key || ' ' || (idem_status('heap', key)).state, ', ' ORDER BY key), 'after 1 succeeded, after 2 succeeded, after 3 succeeded, beside 2 succeeded', 'all are recorded')
+  FROM unnest('{after 1,after 2,after 3,beside 2}'::text[]) key;
+BEGIN;
+DECLARE calls CURSOR FOR SELECT idem_complete(c, to_jsonb(n)) FROM generate_series(1, 4) n, idem_claim('heap', 'cursor ' || n) c;
+FETCH 2 FROM calls;
+SAVEPOINT a;
+SELECT is((idem_claim('heap', 'cursor 1')).result, '1', 'beside an open cursor');
+ROLLBACK TO a;
+FETCH 1 FROM calls;
+CLOSE calls;
+COMMIT;
+SELECT is(count(*), 3::bigint, 'which has called three times') FROM idem_record WHERE operation = 'heap' AND key LIKE 'cursor %';
 
 -- Maintenance of the tables changes nothing
 VACUUM idempotency_internal.record;

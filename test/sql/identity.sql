@@ -3,8 +3,6 @@
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set start :abs_srcdir '/lib/start.sql'
 \i :start
-\set VERBOSITY terse
-SET client_encoding = 'UTF8';
 
 CREATE TEMP TABLE vector (kind text, arguments jsonb, result uuid, why text);
 \set vectors `cat "$PG_ABS_SRCDIR/data/identity-vectors.tsv"`

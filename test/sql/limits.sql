@@ -64,7 +64,7 @@ SELECT is((idem_resolve('overrun', 'k', 'failed', '"gave up"')).error, '"gave up
 -- deadline: total time from the first claim
 SELECT idem_define('soon', '{"deadline": "1 h", "retention": "2 h", "on_lease_expiry": "retry"}');
 SELECT idem_fail(idem_claim('soon', 'k', lease => '10 h'), '"busy"', true);
-SELECT is((SELECT expires_at - claimed_at FROM idem_status('soon', 'k')), '3 h', 'a retryable failure: kept for the retention from the deadline on');
+SELECT ok((SELECT expires_at - claimed_at BETWEEN '3 h' AND '3 h 1 ms' FROM idem_status('soon', 'k')), 'a retryable failure: kept for the retention from the deadline on');
 SELECT pg_temp.later('soon', 'k', '50 min');
 SELECT is(pg_temp.said(idem_claim('soon', 'k', lease => '10 h')), 'execute processing run 2', 'before the deadline: execute');
 SELECT pg_temp.later('soon', 'k', '20 min');
@@ -102,7 +102,7 @@ SELECT idem_unsure(idem_claim('old', 'unsure', '1', lease => '1 h')), idem_fail(
 	idem_complete(idem_claim('old', 'succeeded', '1'));
 SELECT pg_temp.later('old', key, '1000 days') FROM unnest('{leased,accepted,unsure,retryable,succeeded}'::text[]) key;
 \echo purge
-SELECT idem_purge();
+SELECT idem_purge() \g /dev/null
 SELECT is(pg_temp.said(idem_claim('old', 'leased', '1')), 'unknown unknown reconcile 1', 'C57: a lease 1000 days over: unknown'),
 	is(pg_temp.said(idem_claim('old', 'unsure', '1')), 'unknown unknown reconcile 1', 'C57: unsure for 1000 days: unknown'),
 	is(pg_temp.said(idem_claim('old', 'accepted', '1')), 'in_progress accepted retry_same_key 0', 'C57: accepted for 1000 days: accepted'),

@@ -4,8 +4,6 @@
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set start :abs_srcdir '/lib/start.sql'
 \i :start
-\set VERBOSITY terse
-SET client_encoding = 'UTF8';
 SET idempotency.principal = 'acme';
 
 -- A claim that completes at once, and what a claim is answered

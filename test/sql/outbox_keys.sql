@@ -9,7 +9,7 @@ SELECT idem_destination_define('tail', '{"base": "0", "cap": "0", "retry_budget"
 CREATE FUNCTION pg_temp.take() RETURNS text LANGUAGE sql AS $$
 	SELECT coalesce(string_agg(e.payload #>> '{}', ' '), 'nothing') FROM idem_take('tail', 10, '1 h') e
 $$;
-CREATE FUNCTION pg_temp.parked() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM idempotency_internal.outbox_due WHERE destination = 'tail' AND state = 'p' $$;
+CREATE FUNCTION pg_temp.parked() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM idempotency_internal.outbox_due WHERE destination = 'tail' AND state = 'b' $$;
 CREATE VIEW pg_temp.held AS SELECT * FROM idempotency_internal.outbox_due WHERE destination = 'tail' AND lease_until > clock_timestamp();
 SELECT count(idem_emit('tail', to_jsonb('a' || n), 'a')) AS emitted FROM generate_series(1, 100) n \gset
 SELECT idem_emit('tail', '"b1"', 'b') AS b1 \gset
@@ -40,7 +40,7 @@ SELECT is(pg_temp.take(), 'a4', 'but when it is discarded');
 -- back, but parking ends, and an operator can end it
 SELECT idem_nack(event_id, fence, NULL, false) FROM pg_temp.held;
 SELECT idem_destination_define('tail', '{"skip_dead_head": true}');
-UPDATE idempotency_internal.outbox_due SET due_at = due_at - interval '5 min' WHERE destination = 'tail' AND state = 'p';
+UPDATE idempotency_internal.outbox_due SET due_at = due_at - interval '5 min' WHERE destination = 'tail' AND state = 'b';
 SELECT is(pg_temp.take(), 'a5', 'or blocks no longer, within five minutes');
 
 -- the whole tail, in order

@@ -87,11 +87,57 @@ SELECT idem_purge(9223372036854775807) AS purged \gset
 SELECT is(:purged, 1483, 'the rest');
 SELECT idem_purge(1) AS purged \gset
 SELECT is(:purged, 0, 'until 0');
--- the oldest first
-SELECT idem_complete(c) FROM unnest('{young,old}'::text[]) key, idem_claim('purge_many', key) c;
-SELECT pg_temp.age('purge_many', 'old', '1 h');
+-- one a batch: nothing is passed over for ever
+SELECT count(idem_complete(c)) FROM generate_series(1, 3) n, idem_claim('purge_many', 'few' || n) c;
+SELECT idem_purge(1) AS first \gset
+SELECT idem_purge(1) AS second \gset
+SELECT idem_purge(1) AS third \gset
+SELECT idem_purge(1) AS fourth \gset
+SELECT is(ARRAY[:first, :second, :third, :fourth], '{1,1,1,0}', 'one a batch, until all are gone');
+
+-- The index on forget_at: which blocks a purge has to read, as the planner sees it
+CREATE FUNCTION pg_temp.blocks_due() RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+	plan json;
+BEGIN
+	PERFORM set_config('enable_seqscan', 'off', true);
+	EXECUTE 'EXPLAIN (ANALYZE, FORMAT json) SELECT FROM idempotency_internal.record WHERE forget_at <= now()' INTO plan;
+	PERFORM set_config('enable_seqscan', 'on', true);
+	RETURN plan->0->'Plan'->>'Lossy Heap Blocks';
+END $$;
+CREATE FUNCTION pg_temp.blocks() RETURNS int LANGUAGE sql AS $$ SELECT pg_relation_size('idempotency_internal.record') / current_setting('block_size')::int $$;
+TRUNCATE idempotency_internal.record;
+SELECT idem_define('purge_later', '{"retention": "1 h"}');
+SELECT count(idem_once('purge_many', 'first ' || n)) FROM generate_series(1, 3000) n;
+SELECT cmp_ok(pg_temp.blocks(), '>', 48, 'more than three ranges'), is(pg_temp.blocks_due(), pg_temp.blocks(), 'written without a summary: all have to be read');
 SELECT idem_purge(1) AS purged \gset
-SELECT is(pg_temp.stored('purge_many', 'young'), 's 1', 'the oldest goes first'), is(pg_temp.stored('purge_many', 'old'), NULL, 'and the young one stays');
+SELECT idem_purge(10000) AS purged \gset
+SELECT is(:purged, 2999, 'all are purged');
+VACUUM idempotency_internal.record;
+SELECT count(idem_once('purge_later', 'second ' || n)) FROM generate_series(1, 3000) n;
+SELECT idem_purge() AS purged \gset
+SELECT is(:purged, 0, 'in their place stands what is not forgotten');
+SELECT cmp_ok(pg_temp.blocks_due(), '<', 16, 'which does not look due for ever: what is not a whole range is read');
+UPDATE idempotency_internal.record SET expires_at = now() - interval '1 s', forget_at = now() - interval '1 s';
+SELECT cmp_ok(pg_temp.blocks_due(), '>', 48, 'until it is');
+-- changed by hand, to times in no order; and purged bit by bit
+UPDATE idempotency_internal.record SET forget_at = CASE abs(hashtext(key)) % 3 WHEN 0 THEN forget_at WHEN 1 THEN forget_at + interval '10 days' END;
+SELECT count(*) AS due FROM idempotency_internal.record WHERE forget_at < now() \gset
+SELECT idem_purge(100) AS purged \gset
+SELECT is(:purged, 100, 'among what is kept, some are purged');
+SELECT idem_purge(10000) AS purged \gset
+SELECT is(:purged, :due - 100, 'and all that are due');
+SELECT is(count(*) FILTER (WHERE forget_at IS NULL) > 500 AND count(*) FILTER (WHERE forget_at > now()) > 500 AND count(*) = 3000 - :due, true, 'the others stay') FROM idempotency_internal.record;
+-- a new index has summaries; an index of another kind is not taken for it
+CREATE INDEX regress_minmax ON idempotency_internal.record USING brin (forget_at timestamptz_bloom_ops);
+DROP INDEX idempotency_internal.record_forget_at_idx;
+SELECT idem_purge() AS purged \gset
+CREATE INDEX record_forget_at_idx ON idempotency_internal.record USING brin (forget_at idempotency_internal.forget_at_ops) WITH (pages_per_range = 16);
+DROP INDEX idempotency_internal.regress_minmax;
+UPDATE idempotency_internal.record SET forget_at = now() - interval '1 s' WHERE forget_at > now();
+SELECT idem_purge(10000) AS purged \gset
+SELECT is(count(*) FILTER (WHERE forget_at IS NOT NULL), 0::bigint, 'a new index serves as well') FROM idempotency_internal.record;
+TRUNCATE idempotency_internal.record;
 -- statistics see it, so that autovacuum does
 SELECT throws_ok(format('SELECT idem_purge(%s)', n), '22023', NULL, 'max_records ' || n) FROM unnest(ARRAY[0, -1]) n;
 

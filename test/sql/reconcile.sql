@@ -22,15 +22,15 @@ SELECT idem_claim('pay', 'c01', '1', lease => '150 ms')::text AS c \gset
 SELECT is(pg_temp.queue('pay'), NULL, 'C01: lease running: nothing to reconcile');
 SELECT throws_ok('SELECT idem_resolve(''pay'', ''c01'', ''succeeded'')', 'ID002', NULL, 'C01: nor to resolve');
 SELECT pg_sleep(0.2) \g /dev/null
-SELECT is(pg_temp.shape(idem_claim('pay', 'c01', '1')), 'unknown unknown reconcile: who attempt claimed_at lease_until', 'C01: lease over: unknown'),
-	is(pg_temp.shape(idem_claim('pay', 'c01', '1', lease => '1 h', owner => 'w')), 'unknown unknown reconcile: who attempt claimed_at lease_until', 'C01: to claims with a lease too'),
-	is(pg_temp.shape(idem_status('pay', 'c01')), '- unknown reconcile: who attempt claimed_at lease_until', 'C01: to status'),
+SELECT is(pg_temp.shape(idem_claim('pay', 'c01', '1')), 'unknown unknown reconcile: who attempt retry_after claimed_at lease_until', 'C01: lease over: unknown'),
+	is(pg_temp.shape(idem_claim('pay', 'c01', '1', lease => '1 h', owner => 'w')), 'unknown unknown reconcile: who attempt retry_after claimed_at lease_until', 'C01: to claims with a lease too'),
+	is(pg_temp.shape(idem_status('pay', 'c01')), '- unknown reconcile: who attempt retry_after claimed_at lease_until', 'C01: to status'),
 	is((idem_claim('pay', 'c01', '2')).verdict, 'mismatch', 'C04: other params: mismatch'),
 	is(idem_http_status(idem_claim('pay', 'c01', '1')), 409, 'HTTP 409'),
 	throws_ok('SELECT idem_value(idem_claim(''pay'', ''c01'', ''1''))', 'ID012', NULL, 'its value: ID012'),
 	throws_ok('SELECT idem_once(''pay'', ''c01'')', '55P03', NULL, 'once: 55P03');
 SELECT idem_reconcile('pay')::text AS r \gset
-SELECT is(pg_temp.shape(:'r'), 'unknown unknown reconcile: who fence attempt claimed_at lease_until', 'C01: it is in the queue'),
+SELECT is(pg_temp.shape(:'r'), 'unknown unknown reconcile: who fence attempt retry_after claimed_at lease_until', 'C01: it is in the queue'),
 	is((:'r'::idem_answer).key, 'c01', 'named'), is((:'r'::idem_answer).attempt, 1, 'its attempt'),
 	cmp_ok((:'r'::idem_answer).fence, '>', (:'c'::idem_answer).fence, 'with a fence larger than the owner''s');
 SELECT is((idem_claim('pay', 'c01', '1')).fence, NULL, 'which is told to nobody else');
@@ -70,7 +70,7 @@ ROLLBACK;
 -- Asking again leaves the reconciler its time: unsure said twice, redacted
 SELECT idem_claim('pay', 'busy', '1', lease => '1 h')::text AS b \gset
 SELECT idem_unsure(:'b', '{"http": 502}');
-SELECT is(pg_temp.shape(idem_status('pay', 'busy')), '- unknown reconcile: who attempt error claimed_at lease_until', 'unsure: unknown at once'),
+SELECT is(pg_temp.shape(idem_status('pay', 'busy')), '- unknown reconcile: who attempt error retry_after claimed_at lease_until', 'unsure: unknown at once'),
 	is((idem_claim('pay', 'busy', '1')).error, '{"http": 502}', 'with the detail');
 SELECT idem_reconcile('pay')::text AS rb \gset
 SELECT is((:'rb'::idem_answer).error, '{"http": 502}', 'the reconciler is told it too');

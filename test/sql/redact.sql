@@ -56,6 +56,13 @@ BEGIN;
 SELECT is((idem_claim('redact', 'open')).verdict, 'execute', 'a claim open in this transaction');
 SELECT throws_ok('SELECT idem_redact(''redact'', ''open'')', 'ID001', NULL, 'has nothing to redact: ID001');
 ROLLBACK;
+SELECT fence FROM idem_claim('redact', 'repeated', '1', lease => '1 h') \gset
+SELECT is(idem_complete_key('redact', 'repeated', :fence, '"secret"'), '"secret"', 'another result');
+BEGIN;
+SELECT idem_redact('redact', 'repeated');
+SELECT is(idem_complete_key('redact', 'repeated', :fence), NULL, 'redacting makes no completion of this transaction:');
+COMMIT;
+SELECT is((idem_claim('redact', 'repeated', '1')).result, '"secret"', 'COMMIT was refused');
 BEGIN READ ONLY;
 SELECT throws_ok('SELECT idem_redact(''redact'', ''kept'')', '25006', NULL, 'redact in a read-only transaction: 25006');
 ROLLBACK;

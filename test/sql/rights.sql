@@ -20,8 +20,8 @@ SELECT is(array_agg(relname ORDER BY relname), NULL, 'every table has a comment'
  WHERE relnamespace = 'idempotency_internal'::regnamespace AND relkind IN ('r', 'v') AND obj_description(oid, 'pg_class') IS NULL;
 
 -- PUBLIC may compute, and nothing else
-SELECT is(array_agg(proname ORDER BY proname), '{idem_canonical,idem_downstream_key,idem_fingerprint,idem_http_status,idem_id,idem_new_key,idem_value,idem_webhook_sign,idem_webhook_verify}',
-	'what PUBLIC may execute computes from its arguments') FROM ours WHERE has_function_privilege('public', oid, 'EXECUTE') AND proname !~ '^idem_(backoff|fingerprint_text)$';
+SELECT is(array_agg(proname ORDER BY proname), '{idem_canonical,idem_downstream_key,idem_fingerprint,idem_http_status,idem_id,idem_left_open,idem_new_key,idem_postgrest,idem_value,idem_webhook_sign,idem_webhook_verify}',
+	'what PUBLIC may execute computes from its arguments, or tells of its own transaction') FROM ours WHERE has_function_privilege('public', oid, 'EXECUTE') AND proname !~ '^idem_(backoff|fingerprint_text)$';
 SELECT is(array_agg(relname ORDER BY relname), NULL, 'PUBLIC has no right on our tables') FROM pg_class c WHERE relnamespace = 'idempotency_internal'::regnamespace AND relkind IN ('r', 'v', 'S')
    AND has_table_privilege('public', oid, 'SELECT,INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER');
 SELECT ok(NOT has_schema_privilege('public', 'idempotency_internal', 'USAGE,CREATE'), 'nor on their schema');
@@ -44,7 +44,7 @@ SELECT is(pg_temp.may('none'), NULL, 'nobody: nothing');
 SELECT is(array_agg(name ORDER BY name), NULL, 'app: claim, finish, ask') FROM app WHERE NOT name = ANY (pg_temp.may('app'));
 SELECT is(array_agg(name ORDER BY name), NULL, 'worker: all of app') FROM app WHERE NOT name = ANY (pg_temp.may('worker'));
 SELECT is(array_agg(name ORDER BY name), NULL, 'monitor: none of app') FROM app WHERE name = ANY (pg_temp.may('monitor'));
-SELECT is(pg_temp.may('admin'), array_agg(proname ORDER BY proname), 'admin: everything') FROM ours WHERE oid NOT IN (SELECT oid FROM pg_proc WHERE pronamespace = 'idempotency_internal'::regnamespace) AND NOT has_function_privilege('public', oid, 'EXECUTE');
+SELECT is(pg_temp.may('admin'), array_agg(proname ORDER BY proname), 'admin: everything, and what views call') FROM ours WHERE (proname ~ '^(placed_|effective_state$)' OR oid NOT IN (SELECT oid FROM pg_proc WHERE pronamespace = 'idempotency_internal'::regnamespace)) AND NOT has_function_privilege('public', oid, 'EXECUTE');
 SELECT is(array_agg(name ORDER BY name), NULL, 'admin alone: ' || string_agg(name, ', ' ORDER BY name))
   FROM unnest('{idem_define,idem_grant,idem_purge,idem_revoke}'::name[]) name, unnest('{app,worker,monitor}'::text[]) tier HAVING bool_or(name = ANY (pg_temp.may(tier)));
 SELECT ok(NOT name = ANY (coalesce(pg_temp.may(tier), '{}')), format('%s: not %s', tier, name))

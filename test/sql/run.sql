@@ -158,6 +158,22 @@ SELECT is((idem_status('run_small', 'k')).state, 'absent', 'nothing on record'),
 SELECT idem_run('run_small', 'k', NULL, 'large_order(jsonb)');
 SELECT is((idem_run('run_small', 'k', NULL, 'lax_one(jsonb)')).result, '{"null": true}', 'a smaller one then works');
 
+-- An error too long is cut, and recorded all the same
+CREATE FUNCTION public.shout(params jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+	RAISE EXCEPTION USING MESSAGE = 'short: é', DETAIL = repeat('"é', ($1->>'n')::int), HINT = repeat('h', ($1->>'n')::int), ERRCODE = 'P0001';
+END $$;
+SELECT idem_define('run_cut', '{"max_result_bytes": 300}');
+SELECT is(concat_ws(' ', a.verdict, a.state, a.advice), 'execute failed new_key', 'W05: an error of megabytes is an outcome'),
+	is(a.error->>'message', 'short: é', 'W05: what fits is whole'), is(a.error->>'sqlstate', 'P0001', 'W05: with its SQLSTATE'),
+	is(a.error->'cut', 'true', 'W05: marked as cut'), ok(octet_length(a.error::text) BETWEEN 290 AND 300, 'W05: as long as it may be'),
+	ok(a.error->>'detail' ~ '^("é)+"?$', 'W05: cut between characters')
+  FROM idem_run('run_cut', 'k', '{"n": 3000000}', 'shout(jsonb)') a;
+SELECT is((idem_run('run_cut', 'k', '{"n": 3000000}', 'shout(jsonb)')).verdict, 'replay', 'W05: it is recorded, and replayed');
+SELECT is((idem_run('run_cut', 'short', '{"n": 1}', 'shout(jsonb)')).error->'cut', NULL, 'W05: a short one is not marked');
+SELECT idem_define('run_cut', '{"max_result_bytes": 1}');
+SELECT is((idem_run('run_cut', 'least', '{"n": 10}', 'shout(jsonb)')).error, '{"cut": true, "hint": "", "detail": "", "message": "", "sqlstate": "P0001"}', 'W05: recorded under every limit');
+
 -- The caller's rights
 CREATE ROLE regress_run_app;
 CREATE ROLE regress_run_owner;
@@ -170,6 +186,9 @@ CREATE FUNCTION public.who_defined(params jsonb) RETURNS jsonb LANGUAGE sql SECU
 ALTER FUNCTION who_defined(jsonb) OWNER TO regress_run_owner;
 CREATE FUNCTION public.forbidden(params jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT '"reached"'::jsonb $$;
 REVOKE ALL ON FUNCTION forbidden(jsonb) FROM PUBLIC;
+CREATE SCHEMA run_hidden;
+CREATE FUNCTION run_hidden.who(params jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT '"reached"'::jsonb $$;
+SELECT 'run_hidden.who(jsonb)'::regprocedure::oid AS hidden \gset
 CREATE TEMP TABLE seen (what text, said text);
 GRANT INSERT ON seen TO regress_run_app;
 SELECT set_config('test.path', current_setting('search_path'), false) \g /dev/null
@@ -178,6 +197,9 @@ INSERT INTO seen SELECT 'who', (idem_run('run', 'who', NULL, 'who(jsonb)')).resu
 INSERT INTO seen SELECT 'definer', (idem_run('run', 'definer', '"by definer"', 'who_defined(jsonb)')).result;
 \echo no EXECUTE on the function
 SELECT idem_run('run', 'forbidden', NULL, 'forbidden(jsonb)');
+\echo F04: no USAGE of the schema, whether the function is named or numbered
+SELECT idem_run('run', 'no usage', NULL, 'run_hidden.who(jsonb)');
+SELECT idem_run('run', 'no usage', NULL, :hidden::oid::regprocedure);
 \echo no right to what the function writes
 SELECT idem_run('run', 'no insert', '1', 'create_order(jsonb)');
 \echo no EXECUTE, and the key has an outcome
@@ -187,15 +209,16 @@ SELECT is((SELECT said FROM seen WHERE what = 'who'), '{"current": "regress_run_
 	is((SELECT said FROM seen WHERE what = 'definer'), '{"current": "regress_run_owner"}', 'a SECURITY DEFINER function as its owner'),
 	is((SELECT count(*) FROM orders WHERE params = '"by definer"')::int, 1, 'which may write'),
 	is((idem_status('run', 'forbidden')).state, 'absent', 'no EXECUTE: nothing on record'),
+	is((idem_status('run', 'no usage')).state, 'absent', 'F04: no USAGE: nothing on record'),
 	is((idem_status('run', 'no insert')).state, 'absent', '42501 inside: nothing on record');
 SELECT is(current_user::text, session_user::text, 'the caller is who it was');
 SELECT idem_revoke('regress_run_app'), idem_revoke('regress_run_owner');
 SET client_min_messages = error;
 DROP OWNED BY regress_run_app, regress_run_owner CASCADE;
 DROP ROLE regress_run_app, regress_run_owner;
-DROP SCHEMA elsewhere CASCADE;
+DROP SCHEMA elsewhere, run_hidden CASCADE;
 DROP TABLE orders, once_only CASCADE;
-DROP FUNCTION create_order, refuse, insert_twice, divide, wait_long, swallow, leave_open, outer_order, strict_one, lax_one, null_one, of_text, to_text, of_two, of_none, to_set, to_void, of_json, of_many, large_order, who, forbidden;
+DROP FUNCTION create_order, refuse, insert_twice, divide, wait_long, swallow, leave_open, outer_order, strict_one, lax_one, null_one, of_text, to_text, of_two, of_none, to_set, to_void, of_json, of_many, large_order, shout, who, forbidden;
 DROP PROCEDURE a_procedure;
 DROP AGGREGATE an_aggregate(jsonb);
 

@@ -82,13 +82,6 @@ SELECT is(count(*), 0::bigint, 'nothing is open any more') FROM idem_open;
 SELECT is(array_agg(k), (SELECT array_agg(key ORDER BY n) FROM vector), 'idem_once_many over all tables') FROM idem_once_many('batch', (SELECT array_agg(key ORDER BY n) FROM vector)) k;
 SELECT is(count(*), 0::bigint, 'and again') FROM idem_once_many('batch', (SELECT array_agg(key ORDER BY n DESC) FROM vector)) k;
 
--- Versions of the normalisation that only a segment needs
-SELECT idem_define('versions', '{"ignore": ["/at"], "retention": null}');
-SELECT idem_complete(c) FROM idem_claim('versions', pg_temp.v7(700000000000), '{"a": 1, "at": 1}') c;
-SELECT idem_define('versions', '{"ignore": ["/when"]}');
-UPDATE idempotency_internal.normalisation SET check_after = clock_timestamp() WHERE check_after IS NOT NULL;
-SELECT idem_purge();
-SELECT is((idem_claim('versions', pg_temp.v7(700000000000), '{"a": 1, "at": 2}')).verdict, 'replay', 'purge leaves the settings a record in a segment was hashed under');
 SELECT format('TRUNCATE %s, idempotency_internal.open_work', string_agg(place::text, ', ')) FROM pg_temp.tables_of_records() place \gexec
 
 -- Emptying

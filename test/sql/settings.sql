@@ -11,13 +11,14 @@ SELECT is(idem_policy('undefined'), '{
 	"deadline": null, "reconcile_attempts": 20, "wait": "0", "retry_after": "1 s", "defaults": {}, "fields": null,
 	"ignore": [], "unordered": [], "numbers": "exact", "key_format": "any", "clock_skew": "5 min", "role": null,
 	"principal_setting": null, "require_params": false, "max_params_bytes": 1048576, "max_result_bytes": 1048576,
-	"log_requests": false, "resource_pointer": null}'::jsonb, 'defaults');
+	"log_requests": false, "resource_pointer": null, "error_pointer": null, "max_lease": "1 day", "store_result": true}'::jsonb, 'defaults');
 
 -- Good and bad values of each
 CREATE TEMP TABLE good (setting text, value jsonb);
 INSERT INTO good VALUES
 	('retention', '"0"'), ('retention', '"1 us"'), ('retention', '"7 days"'), ('retention', '"P1DT2H"'), ('retention', '"366000 days"'), ('retention', 'null'),
 	('guard', '"0"'), ('guard', '"90 days"'),
+	('max_lease', '"1 us"'), ('max_lease', '"30 days"'), ('max_lease', 'null'),
 	('lease', '"30 s"'), ('lease', '"0"'), ('lease', 'null'),
 	('on_lease_expiry', '"retry"'), ('on_lease_expiry', '"reconcile"'),
 	('max_attempts', '1'), ('max_attempts', '2147483647'), ('max_attempts', '3.0'), ('max_attempts', 'null'),
@@ -39,18 +40,20 @@ INSERT INTO good VALUES
 	('max_params_bytes', '1'), ('max_params_bytes', '104857600'),
 	('max_result_bytes', '1'), ('max_result_bytes', '104857600'),
 	('log_requests', 'true'), ('log_requests', 'false'),
-	('resource_pointer', '"/order/id"'), ('resource_pointer', 'null');
+	('store_result', 'false'), ('store_result', 'true'),
+	('resource_pointer', '"/order/id"'), ('resource_pointer', 'null'),
+	('error_pointer', '"/code"'), ('error_pointer', 'null');
 CREATE TEMP TABLE bad (setting text, value jsonb);
 INSERT INTO bad
-SELECT setting, value FROM unnest('{retention,guard,lease,deadline,wait,retry_after,clock_skew}'::text[]) setting,
+SELECT setting, value FROM unnest('{retention,guard,lease,max_lease,deadline,wait,retry_after,clock_skew}'::text[]) setting,
 	jsonb_array_elements('["-1 s", "1 mon", "1 year", "1 mon -30 days", "soon", "", 1, true, {}, [], "1000000 days", "-1000000 days", "1 day -25 hours", "infinity"]') value UNION ALL
-SELECT setting, 'null' FROM unnest('{guard,wait,retry_after,clock_skew,on_lease_expiry,reconcile_attempts,numbers,key_format,require_params,max_params_bytes,max_result_bytes,log_requests}'::text[]) setting UNION ALL
-SELECT setting, '"0"' FROM unnest('{deadline,retry_after}'::text[]) setting UNION ALL
+SELECT setting, 'null' FROM unnest('{guard,wait,retry_after,clock_skew,on_lease_expiry,reconcile_attempts,numbers,key_format,require_params,max_params_bytes,max_result_bytes,log_requests,store_result}'::text[]) setting UNION ALL
+SELECT setting, '"0"' FROM unnest('{deadline,retry_after,max_lease}'::text[]) setting UNION ALL
 SELECT setting, value FROM unnest('{max_attempts,max_params_bytes,max_result_bytes}'::text[]) setting, jsonb_array_elements('[0, -1, 1.5, 2147483648, 1e300, "1", true, [], {}]') value UNION ALL
 SELECT 'reconcile_attempts', value FROM jsonb_array_elements('[-1, 1.5, 2147483648, "1", true]') value UNION ALL
 SELECT setting, value FROM unnest('{on_lease_expiry,key_format,numbers}'::text[]) setting, jsonb_array_elements('["", "Retry", "never", 1, true, [], {}]') value UNION ALL
-SELECT setting, value FROM unnest('{require_params,log_requests}'::text[]) setting, jsonb_array_elements('["true", 1, [], {}]') value UNION ALL
-SELECT setting, value FROM unnest('{role,principal_setting,resource_pointer}'::text[]) setting, jsonb_array_elements('["", 1, true, [], {}]') value UNION ALL
+SELECT setting, value FROM unnest('{require_params,log_requests,store_result}'::text[]) setting, jsonb_array_elements('["true", 1, [], {}]') value UNION ALL
+SELECT setting, value FROM unnest('{role,principal_setting,resource_pointer,error_pointer}'::text[]) setting, jsonb_array_elements('["", 1, true, [], {}]') value UNION ALL
 SELECT 'role', to_jsonb(repeat('r', 64)) UNION ALL
 SELECT 'resource_pointer', value FROM jsonb_array_elements('["order/id", "/a~2b"]') value;
 SELECT lives_ok(format('SELECT idem_define(%L, %L)', 'set_' || setting, jsonb_build_object(setting, value)), format('%s %s', setting, value)) FROM good;
@@ -88,7 +91,7 @@ SELECT idem_define('*', '{"guard": "3 h"}');
 SELECT is(idem_policy('set_more')->>'guard', '2 h', 'also if * changes later'), is(idem_policy('undefined')->>'guard', '3 h', 'which the others follow');
 SELECT throws_ok('SELECT idem_define(''*'', ''{"guard": "1 mon"}'')', '22023', NULL, 'a bad value for *');
 SELECT idem_define('*', '{"guard": "0", "retry_after": "1 s"}');
-SELECT is((idem_claim('*', 'k', lease => '1 h')).verdict, 'execute', 'an operation may be called *');
+SELECT throws_ok('SELECT idem_claim(''*'', ''k'')', '22023', NULL, 'W15: no key of the operation * that stands for all');
 
 -- A change acts at once, and only if it commits
 BEGIN;
@@ -111,11 +114,11 @@ SELECT idem_define('set_one', '{"retention": "2 h", "guard": "1 h"}');
 SELECT is(forget_at - finished_at, '1 h', 'a record keeps its retention and guard') FROM idem_status('set_one', 'k');
 
 -- What the settings do
-SELECT idem_define('set_params', '{"require_params": true, "max_params_bytes": 10}');
+SELECT idem_define('set_params', '{"require_params": true, "max_params_bytes": 11}');
 SELECT throws_ok('SELECT idem_claim(''set_params'', ''k'')', '22023', NULL, 'require_params: none given');
-SELECT throws_ok('SELECT idem_claim(''set_params'', ''k'', ''{"abcd": 12}'')', '22023', NULL, 'max_params_bytes: 11 bytes of canonical text');
+SELECT throws_ok('SELECT idem_claim(''set_params'', ''k'', ''{"abcd": 12}'')', '22023', NULL, 'max_params_bytes: 12 bytes of text');
 BEGIN;
-SELECT is((idem_claim('set_params', 'k', '{"abcd": 1}')).verdict, 'execute', 'max_params_bytes: 10 bytes');
+SELECT is((idem_claim('set_params', 'k', '{"abcd": 1}')).verdict, 'execute', 'max_params_bytes: 11 bytes');
 SELECT is((idem_claim('set_params', 'k2', 'null')).verdict, 'execute', 'require_params: JSON null is something');
 SELECT is((idem_claim('set_params', 'k3', fingerprint => sha256(''))).verdict, 'execute', 'require_params: so is a fingerprint');
 ROLLBACK;

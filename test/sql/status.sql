@@ -20,9 +20,9 @@ SELECT is(pg_temp.shape(idem_status('status_once', 'used up')), '- failed new_ke
 SELECT verdict FROM idem_claim('status', 'leased', lease => '1 h', owner => 'w');
 SELECT is(pg_temp.shape(a), '- processing retry_same_key: who attempt retry_after claimed_at lease_until', 'lease running'), is(a.fence, NULL, 'the fence is the owner''s alone') FROM idem_status('status', 'leased') a;
 SELECT pg_temp.age('status', 'leased', '2 h');
-SELECT is(pg_temp.shape(idem_status('status', 'leased')), '- unknown reconcile: who attempt claimed_at lease_until', 'lease over');
+SELECT is(pg_temp.shape(idem_status('status', 'leased')), '- unknown reconcile: who attempt retry_after claimed_at lease_until', 'lease over');
 SELECT idem_unsure(c, '"d"') FROM idem_claim('status', 'unsure') c;
-SELECT is(pg_temp.shape(a), '- unknown reconcile: who attempt error claimed_at lease_until', 'unsure'), is(a.error, '"d"', 'with the detail') FROM idem_status('status', 'unsure') a;
+SELECT is(pg_temp.shape(a), '- unknown reconcile: who attempt error retry_after claimed_at lease_until', 'unsure'), is(a.error, '"d"', 'with the detail') FROM idem_status('status', 'unsure') a;
 SELECT idem_release(c) FROM idem_claim('status', 'released', lease => '1 h') c;
 SELECT is(pg_temp.shape(idem_status('status', 'released')), '- absent retry_same_key: who retry_after', 'released: absent');
 SELECT idem_define('status_guarded', '{"retention": "1 h", "guard": "1 h"}');

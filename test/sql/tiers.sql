@@ -19,19 +19,19 @@ $$;
 SELECT is(pg_temp.who_may(f::regproc), expected, f || ': ' || expected)
   FROM (VALUES
 	('idem_accept', 'app worker admin'), ('idem_run', 'app worker admin'), ('idem_once', 'app worker admin'), ('idem_once_many', 'app worker admin'),
-	('idem_cancel', 'app worker admin'), ('idem_unsure', 'app worker admin'), ('idem_unsure_key', 'app worker admin'), ('idem_list', 'app worker monitor admin'),
+	('idem_cancel', 'app worker admin'), ('idem_unsure', 'app worker admin'), ('idem_unsure_key', 'app worker admin'), ('idem_list', 'app worker monitor admin'), ('idem_explain', 'app worker monitor admin'), ('idem_explain_key', 'app worker monitor admin'),
 	('idem_start', 'worker admin'), ('idem_start_next', 'worker admin'), ('idem_reconcile', 'worker admin'), ('idem_resolve', 'worker admin'),
-	('idem_redact', 'admin'), ('idem_define', 'admin'), ('idem_purge', 'admin'), ('idem_grant', 'admin'), ('idem_revoke', 'admin'),
+	('idem_redact', 'admin'), ('idem_doctor', 'monitor admin'), ('idem_redact_event', 'admin'), ('idem_define', 'admin'), ('idem_purge', 'admin'), ('idem_grant', 'admin'), ('idem_revoke', 'admin'),
 	('idem_emit', 'app worker admin'), ('idem_permit', 'app worker admin'), ('idem_report', 'app worker admin'), ('idem_destination_policy', 'app worker monitor admin'),
 	('idem_take', 'worker admin'), ('idem_ack', 'worker admin'), ('idem_ack_many', 'worker admin'), ('idem_nack', 'worker admin'),
-	('idem_redeliver', 'worker admin'), ('idem_discard', 'admin'), ('idem_destination_define', 'admin'), ('idem_stat_reset', 'admin'), ('idem_requests', 'monitor admin'),
+	('idem_redeliver', 'worker admin'), ('idem_discard', 'admin'), ('idem_destination_define', 'admin'), ('idem_stat_reset', 'admin'),
 	('idem_webhook_verify', 'nobody app worker monitor admin'), ('idem_webhook_sign', 'nobody app worker monitor admin'),
-	('idem_backoff', 'nobody app worker monitor admin'), ('idem_value', 'nobody app worker monitor admin')) v (f, expected);
+	('idem_postgrest', 'nobody app worker monitor admin'), ('idem_backoff', 'nobody app worker monitor admin'), ('idem_value', 'nobody app worker monitor admin')) v (f, expected);
 SELECT is((SELECT string_agg(r, ' ' ORDER BY n) FROM unnest('{nobody,app,worker,monitor,admin}'::text[]) WITH ORDINALITY u (r, n)
 	WHERE has_table_privilege('regress_' || r, 'idem_unresolved', 'SELECT')), 'worker monitor admin', 'idem_unresolved: worker monitor admin');
 -- also of what comes later: only what computes from its arguments is for everybody
 SELECT is(string_agg(p.proname, ' ' ORDER BY p.proname),
-	'idem_backoff idem_canonical idem_downstream_key idem_fingerprint idem_fingerprint_text idem_http_status idem_id idem_new_key idem_value idem_webhook_sign idem_webhook_verify', 'functions for everybody')
+	'idem_backoff idem_canonical idem_downstream_key idem_fingerprint idem_fingerprint_text idem_http_status idem_id idem_left_open idem_new_key idem_postgrest idem_value idem_webhook_sign idem_webhook_verify', 'functions for everybody')
   FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
   JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'idempotency' WHERE has_function_privilege('regress_nobody', p.oid, 'EXECUTE');
 

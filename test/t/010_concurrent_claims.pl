@@ -171,7 +171,7 @@ foreach my $level (@levels)
 # Duplicates are to be answered at once.  How fast is for the bench; here it is
 # enough that all are answered while the holder has not moved, and that none
 # comes near a lock: lock_timeout would end it.
-my @duplicates = sessions($node, 19, set => { lock_timeout => '1ms', statement_timeout => '20s' });
+my @duplicates = sessions($node, 19, set => { lock_timeout => '1ms', statement_timeout => '120s' });
 
 sub answers_while_held
 {

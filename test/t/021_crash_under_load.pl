@@ -23,6 +23,8 @@ create_claims_table($node);
 $node->safe_psql('postgres',
 	'CREATE TABLE heard (key text PRIMARY KEY, kind text, phase text, fence bigint)');
 
+$node->safe_psql('postgres', q{SELECT idem_define('brief', '{"retention": "1 us"}')});
+
 # --- the clients ------------------------------------------------------------------
 
 # Each kind of work as a psql script.  KEY stands for the key; a result is
@@ -116,6 +118,15 @@ my %kinds = (
 		COMMIT;
 		\\echo done KEY 0
 	},
+	emitted => q{
+		BEGIN;
+		SELECT (c).fence, idem_emit('there', '"KEY"', claim => c) AS event
+		FROM (SELECT idem_claim('load', 'KEY', '"KEY"') AS c OFFSET 0) s \gset
+		INSERT INTO business VALUES ('KEY', 1, 'PAD');
+		SELECT idem_complete_key('load', 'KEY', :fence, '"KEY"') AS done \gset
+		COMMIT;
+		\echo done KEY 0
+	},
 	released => q{
 		BEGIN;
 		SELECT fence FROM idem_claim('load', 'KEY', '"KEY"') \gset
@@ -149,11 +160,26 @@ sub write_script
 	return $file;
 }
 
+# One that records what is forgotten at once, as much as makes purge truncate a
+# segment, and purges it.
+sub write_purger
+{
+	my $file = "$scripts/purger.sql";
+
+	open my $script, '>', $file or die "cannot write $file: $!";
+	print $script q{
+		SELECT count(idem_once('brief', idem_new_key())) AS done FROM generate_series(1, 1500) \gset
+		SELECT idem_purge() AS purged \gset
+		\echo purged brief 0
+	} x 1000;
+	close $script;
+	return $file;
+}
+
 # Starts a client; returns what is needed to hear it out.
 sub start_client
 {
-	my ($round, $client) = @_;
-	my $file = write_script($round, $client);
+	my ($file) = @_;
 
 	open my $out, '>', "$file.out" or die "cannot write $file.out: $!";
 	my $pid = fork;
@@ -162,6 +188,7 @@ sub start_client
 	{
 		open STDOUT, '>&', $out;
 		open STDERR, '>', "$file.err";
+		$ENV{PGAPPNAME} = 'load';
 		exec 'psql', '-Xqv', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), '-f', $file
 		  or die "cannot run psql: $!";
 	}
@@ -178,6 +205,7 @@ sub hear_out
 	foreach my $line (split /\n/, slurp_file($client->{out}))
 	{
 		my ($phase, $key, $fence) = split / /, $line;
+		next if $phase eq 'purged';
 		my ($kind) = $key =~ /^(\w+)-/;
 
 		$heard->{$key}[0] = $kind;
@@ -222,6 +250,17 @@ sub half_batches
 	return one_value($node, qq{
 		SELECT count(*) FROM (SELECT 1 FROM business WHERE key LIKE 'batch-%'
 			GROUP BY substring(key from '^batch-\\d+-\\d+-\\d+') HAVING count(*) <> $batch) half});
+}
+
+# An event is there if and only if its business row is.
+sub business_and_events_differ
+{
+	return one_value($node, q{
+		SELECT string_agg(concat_ws(' ', b.key, e.key, e.n), '; ')
+		FROM (SELECT key FROM business WHERE key LIKE 'emitted-%' AND note <> 'claimed again') b
+			FULL JOIN (SELECT payload #>> '{}' AS key, count(*) AS n FROM idem_outbox_event
+				GROUP BY payload #>> '{}') e USING (key)
+		WHERE b.key IS NULL OR e.key IS NULL OR e.n <> 1});
 }
 
 # The list of open work is that of the records that are open.
@@ -276,8 +315,10 @@ my $acknowledged = 0;
 foreach my $crash (1 .. $crashes)
 {
 	my %heard;
-	my @running = map { start_client($crash, $_) } 1 .. $clients;
+	my @running = map { start_client($_) } write_purger(), map { write_script($crash, $_) } 1 .. $clients;
 
+	# one that is not connected yet would be told another error
+	wait_for_sql($node, "SELECT count(*) = " . @running . " FROM pg_stat_activity WHERE application_name = 'load'");
 	wait_for_sql($node, "SELECT count(*) > $clients FROM business WHERE key LIKE '%-$crash-%'");
 	sleep rand 0.7;
 	kill_server($node);
@@ -317,6 +358,7 @@ foreach my $crash (1 .. $crashes)
 		'', "crash $crash: what was accepted still is");
 	is(business_and_records_differ(), '', "crash $crash: business rows and succeeded records agree");
 	is(work_and_records_differ(), '', "crash $crash: open work and open records agree");
+	is(business_and_events_differ(), '', "crash $crash: business rows and events agree");
 	is(half_batches(), 0, "crash $crash: no batch is half there");
 	is(heap_and_index_agree($node), '', "crash $crash: table and indexes agree");
 
@@ -329,6 +371,10 @@ foreach my $crash (1 .. $crashes)
 		$crash, $crashes, $phases, $doubted, scalar @prepared);
 }
 ok($acknowledged > $crashes * $clients, "the clients got something done ($acknowledged outcomes)");
+
+is(one_value($node, q{SELECT count(*) > 0 FROM pg_class
+		WHERE relnamespace = 'idempotency_internal'::regnamespace AND relname ~ '^record_s' AND relfilenode <> oid}),
+	't', 'purge truncated segments meanwhile');
 
 # Over all rounds, not only the last one.
 is(one_value($node, q{SELECT count(*) FROM business b, idem_claim('load', b.key, to_jsonb(

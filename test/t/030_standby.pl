@@ -55,6 +55,15 @@ is($status->('failed'), '- failed new_key 1 "no funds" nobody', 'so is a failure
 is($status->('leased'), '- processing retry_same_key 1 nobody', 'a lease that runs');
 is($status->('overdue'), '- unknown reconcile 1 nobody', 'and one that is over');
 is($status->('never seen'), '- unconfirmed retry_same_key nobody', 'a missing key is unconfirmed');
+my $explained = sub {
+	my ($key, $fact) = @_;
+	return $reader->value("SELECT value FROM idem_explain('op', '$key') WHERE fact = '$fact'");
+};
+is($explained->('old', 'verdict'), 'replay', 'idem_explain works, too');
+like($explained->('old', 'on a standby'), qr/^claims are refused here \(25006\)/, 'and says where it is');
+is($explained->('overdue', 'verdict'), 'unknown', 'of a lease that is over');
+is($explained->('never seen', 'verdict'), 'not known', 'of a missing key');
+is($reader->value("SELECT count(*) FILTER (WHERE finding LIKE 'the check itself%') || ' of ' || count(DISTINCT item) FROM idem_doctor()"), '0 of 14', 'idem_doctor makes all its checks');
 is($status->('never seen', 'retry_after BETWEEN \'2 s\' AND \'6 s\''), 't', 'with the time to ask again');
 # Rows of transactions still open on the primary may have arrived or not: either
 # way the answer is "not yet known", without a pid that would be the primary's.
@@ -106,7 +115,7 @@ foreach my $what (sort keys %writing)
 }
 is($reader->try($_), '25006', "$_ is refused")
   foreach "SELECT idem_once_many('op', ARRAY['a', 'b'])", "SELECT idem_start_next('op')", "SELECT idem_reconcile('op')",
-  "SELECT idem_purge()", "SELECT idem_define('op', '{}')", "SELECT idem_grant('postgres')";
+  "SELECT idem_purge()", "SELECT idem_define('op', '{}')", 'SELECT idem_grant(current_user)';
 
 # A read-only transaction of the primary is the same, without a standby.
 my $read_only = session($primary, set => { default_transaction_read_only => 'on' });

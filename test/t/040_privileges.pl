@@ -7,7 +7,7 @@ use IdempotencyTest;
 use Test::More;
 
 my $node = new_node('main', extension => 0);
-my %roles = map { $_ => 1 } qw(app worker monitor admin stranger);
+my %roles = map { $_ => 1 } qw(app worker monitor admin outsider);
 $node->safe_psql('postgres', join ' ', map { "CREATE ROLE $_ LOGIN;" } sort keys %roles);
 
 # By name, with nothing in the search path: as managed platforms do it.
@@ -24,12 +24,12 @@ my $super = session($node, set => { search_path => 'idempotency, public' });
 # What each tier has, by the contract.  What does not exist yet is no matter.
 my %tier = (
 	public => [ map { "idem_$_" }
-		  qw(id downstream_key new_key canonical fingerprint fingerprint_text backoff http_status value webhook_sign webhook_verify) ],
+		  qw(id downstream_key new_key canonical fingerprint fingerprint_text backoff http_status value postgrest webhook_sign webhook_verify) ],
 	app => [ map { "idem_$_" }
 		  qw(claim accept complete fail unsure renew release complete_key fail_key renew_key release_key unsure_key
-		  status list run once once_many cancel policy destination_policy permit report) ],
+		  status explain list run once once_many cancel policy destination_policy permit report) ],
 	worker => [ map { "idem_$_" } qw(start start_next reconcile resolve) ],
-	monitor => [ 'idem_list', 'idem_destination_policy' ],
+	monitor => [ 'idem_list', 'idem_explain', 'idem_doctor', 'idem_destination_policy' ],
 	admin => [ map { "idem_$_" } qw(define destination_define purge redact grant revoke) ]);
 my %may = map { $_ => { map { $_ => 1 } @{ $tier{public} } } } keys %roles;
 $may{app}{$_} = $may{worker}{$_} = 1 foreach @{ $tier{app} };
@@ -61,14 +61,14 @@ my @doors = (
 	"idem_fail_key('op', 'k', 1, '1')", "idem_renew_key('op', 'k', 1, '1 s')", "idem_release_key('op', 'k', 1)",
 	"idem_unsure_key('op', 'k', 1)", "idem_status('op', 'k')", "idem_policy('op')", "idem_define('op', '{}')",
 	"idem_destination_define('d', '{}')",
-	"idem_purge()", "idem_grant('stranger')", "idem_revoke('app')");
-foreach my $role ('stranger', 'monitor')
+	"idem_purge()", "idem_grant('outsider')", "idem_revoke('app')");
+foreach my $role ('outsider', 'monitor')
 {
-	$super->run("GRANT USAGE ON SCHEMA idempotency TO stranger");
+	$super->run("GRANT USAGE ON SCHEMA idempotency TO outsider");
 	is_each([ map { $as{$role}->try("SELECT $_") } @doors ], '42501', "$role may call none of them");
 }
 is_each([ map { $as{app}->try("SELECT $_") } grep { /define|purge|grant|revoke/ } @doors ], '42501', 'app may not administer');
-is($as{stranger}->value("SELECT idem_id('create_order', 'k1')"), '61362f49-1d33-8116-af4a-a257885ad4be', 'anybody may compute');
+is($as{outsider}->value("SELECT idem_id('create_order', 'k1')"), '61362f49-1d33-8116-af4a-a257885ad4be', 'anybody may compute');
 
 # No table is reachable, by anybody.
 {
@@ -99,10 +99,10 @@ is($as{stranger}->value("SELECT idem_id('create_order', 'k1')"), '61362f49-1d33-
 	(my $quoted = $odd) =~ s/"/""/g;
 
 	$super->run(qq{CREATE ROLE "$quoted" LOGIN});
-	is($as{admin}->try("SELECT idem_grant('stranger')"), '00000', 'an admin may pass on');
-	is($as{stranger}->value("SELECT state FROM idem_status('op', 'k')"), 'absent', 'which acts at once');
-	is($as{admin}->try("SELECT idem_revoke('stranger')"), '00000', 'and take back');
-	is($as{stranger}->try("SELECT idem_status('op', 'k')"), '42501', 'which acts at once, too');
+	is($as{admin}->try("SELECT idem_grant('outsider')"), '00000', 'an admin may pass on');
+	is($as{outsider}->value("SELECT state FROM idem_status('op', 'k')"), 'absent', 'which acts at once');
+	is($as{admin}->try("SELECT idem_revoke('outsider')"), '00000', 'and take back');
+	is($as{outsider}->try("SELECT idempotency.idem_status('op', 'k')"), '42501', 'which acts at once, too');
 	is($as{admin}->try("SELECT idem_grant('$odd')"), '00000', 'an odd name is a name');
 	is($super->value("SELECT count(*) FROM pg_roles WHERE rolname = 'app'"), 1, 'it drops nothing');
 	$as{admin}->try("SELECT idem_revoke('$odd')");
@@ -229,7 +229,7 @@ foreach my $case (
 # Rights between the first try and the retry (C12).
 {
 	my $params = q{'{"amount": 1}'};
-	my $claim = "SELECT verdict || coalesce(result::text, '') FROM idem_claim('c12', 'k', $params)";
+	my $claim = "SELECT verdict || coalesce(result::text, '') FROM idempotency.idem_claim('c12', 'k', $params)";
 
 	$as{app}->run("SELECT idem_complete(c, '\"secret\"') FROM idem_claim('c12', 'k', $params) c");
 	$super->run("SELECT idem_revoke('app')");
@@ -286,7 +286,7 @@ $super->run(q{
 	CREATE ROLE bank LOGIN;
 	SELECT idem_grant('bank');
 	CREATE SCHEMA bank AUTHORIZATION bank;
-	GRANT USAGE ON SCHEMA bank TO stranger;
+	GRANT USAGE ON SCHEMA bank TO outsider;
 	SELECT idem_define('deposit', '{"role": "bank", "principal_setting": "session_user"}');
 	SET ROLE bank;
 	CREATE TABLE bank.ledger (who text, amount integer);
@@ -304,12 +304,12 @@ $super->run(q{
 	END $$;
 	RESET ROLE;
 });
-is($as{stranger}->try("SELECT idempotency.idem_claim('deposit', 'k', principal => 'stranger')"), '42501',
+is($as{outsider}->try("SELECT idempotency.idem_claim('deposit', 'k', principal => 'outsider')"), '42501',
 	'who has no tier cannot claim');
-is($as{stranger}->value("SELECT concat_ws(' ', bank.deposit('k', 7), bank.deposit('k', 7))"), '7 7',
+is($as{outsider}->value("SELECT concat_ws(' ', bank.deposit('k', 7), bank.deposit('k', 7))"), '7 7',
 	'but may call a function of one who has');
-is($super->value('SELECT string_agg(who || amount, $$ $$) FROM bank.ledger'), 'stranger7', 'which does its work once');
-is($as{stranger}->try("SELECT bank.deposit('k', 8)"), 'ID011', 'and refuses other params');
+is($super->value('SELECT string_agg(who || amount, $$ $$) FROM bank.ledger'), 'outsider7', 'which does its work once');
+is($as{outsider}->try("SELECT bank.deposit('k', 8)"), 'ID011', 'and refuses other params');
 is($as{app}->try("SELECT idem_claim('deposit', 'k2', principal => 'app')"), '42501', 'app, without the role, cannot go around it');
 
 # --- hijacking -----------------------------------------------------------------------------------------
@@ -343,6 +343,7 @@ my $trap = sub {
 foreach my $where ('evil', 'pg_temp')
 {
 	my $victim = session($node);
+	my $me = $victim->value('SELECT current_user');
 	my $path = "SET search_path = $where, pg_catalog";
 
 	$victim->run('CREATE SCHEMA evil') if $where eq 'evil';
@@ -351,15 +352,15 @@ foreach my $where ('evil', 'pg_temp')
 	is($victim->try("SELECT 'a'::pg_catalog.text = 'a'::pg_catalog.text"), 'EVIL1', "$where: the trap is set")
 	  if $where eq 'evil';
 	my @calls = (
-		"idempotency.idem_grant('stranger')", "idempotency.idem_revoke('stranger')",
-		"idempotency.idem_define('trapped', '{\"retention\": \"1 ms\", \"role\": \"postgres\", \"principal_setting\": \"current_user\"}')",
+		"idempotency.idem_grant('outsider')", "idempotency.idem_revoke('outsider')",
+		"idempotency.idem_define('trapped', '{\"retention\": \"1 ms\", \"role\": \"$me\", \"principal_setting\": \"current_user\"}')",
 		"idempotency.idem_policy('trapped')",
-		"idempotency.idem_complete(c, '1') FROM idempotency.idem_claim('trapped', 'k', '{\"a\": 1.5}', 'postgres') c",
-		"idempotency.idem_fail(c, '1', true) FROM idempotency.idem_claim('trapped', 'l', '{}', 'postgres') c",
-		"idempotency.idem_complete(c) FROM idempotency.idem_claim('trapped', 'l', '{}', 'postgres') c",
-		"idempotency.idem_release(c) FROM idempotency.idem_claim('trapped', 'm', '{}', 'postgres', lease => '1 h') c",
-		"idempotency.idem_claim('trapped', 'n', NULL, 'postgres', lease => '1 h', owner => 'w')",
-		"idempotency.idem_status('trapped', 'k', 'postgres')",
+		"idempotency.idem_complete(c, '1') FROM idempotency.idem_claim('trapped', 'k', '{\"a\": 1.5}', '$me') c",
+		"idempotency.idem_fail(c, '1', true) FROM idempotency.idem_claim('trapped', 'l', '{}', '$me') c",
+		"idempotency.idem_complete(c) FROM idempotency.idem_claim('trapped', 'l', '{}', '$me') c",
+		"idempotency.idem_release(c) FROM idempotency.idem_claim('trapped', 'm', '{}', '$me', lease => '1 h') c",
+		"idempotency.idem_claim('trapped', 'n', NULL, '$me', lease => '1 h', owner => 'w')",
+		"idempotency.idem_status('trapped', 'k', '$me')",
 		"idempotency.idem_canonical('{\"a\": [1, \"x\"]}', 'trapped')", "idempotency.idem_fingerprint('{}')",
 		"idempotency.idem_id('a', 'b', 'c')", 'idempotency.idem_new_key()', 'idempotency.idem_purge()');
 	my @said = map { $victim->try("SELECT $_"); $victim->sqlstate eq '00000' ? () : "$_: " . $victim->error } @calls;

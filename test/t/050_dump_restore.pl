@@ -13,7 +13,7 @@ my $dumps = PostgreSQL::Test::Utils::tempdir;
 
 # --- a database with everything in it ------------------------------------------------
 
-$node->safe_psql('postgres', 'CREATE ROLE app LOGIN; CREATE ROLE worker LOGIN; CREATE ROLE stranger LOGIN; '
+$node->safe_psql('postgres', 'CREATE ROLE app LOGIN; CREATE ROLE worker LOGIN; CREATE ROLE outsider LOGIN; '
 	  . 'CREATE ROLE backup LOGIN; GRANT pg_read_all_data TO backup; CREATE DATABASE original');
 $node->safe_psql('original', <<'END');
 CREATE SCHEMA idempotency;
@@ -138,11 +138,11 @@ sub has_same_rights
 	my ($db, $name) = @_;
 	my %session = map {
 		$_ => session($node, dbname => $db, user => $_, set => { search_path => 'idempotency' })
-	} 'app', 'worker', 'stranger';
+	} 'app', 'worker', 'outsider';
 
 	is($session{app}->value("SELECT verdict FROM idem_claim('order', 'k2', '{}')"), 'mismatch', "$name: app may claim");
 	is($session{worker}->value("SELECT state FROM idem_status('order', 'k2')"), 'succeeded', "$name: worker may ask");
-	is($session{stranger}->try("SELECT * FROM idempotency.idem_status('order', 'k2')"), '42501', "$name: a stranger may not");
+	is($session{outsider}->try("SELECT * FROM idempotency.idem_status('order', 'k2')"), '42501', "$name: a outsider may not");
 	is($session{app}->try("SELECT idem_define('order', '{}')"), '42501', "$name: app may not define");
 	is($session{app}->try('SELECT * FROM idempotency_internal.record'), '42501', "$name: nor look at the tables");
 	is($session{worker}->try("SELECT idem_claim('of app', 'x', principal => 'worker')"), '42501', "$name: the role of an operation binds");
@@ -274,6 +274,22 @@ has_same_rights('t_wal_log', 'template');
 	$session->run("RESET lock_timeout; DROP SCHEMA idempotency; CREATE EXTENSION idempotency");
 	is($session->value("BEGIN; SELECT verdict FROM idem_claim('order', 'k1'); ROLLBACK"), 'execute', 'and made in another schema');
 	is($session->value("SELECT count(*) FROM pg_extension WHERE extname = 'idempotency'"), 1, 'there is one');
+}
+
+# --- a database whose owner is not a superuser ------------------------------------------
+
+{
+	$node->safe_psql('postgres', 'CREATE ROLE owner LOGIN; CREATE DATABASE owned OWNER owner');
+	$node->safe_psql('owned', "CREATE EXTENSION idempotency; CREATE TABLE sold (); ALTER TABLE sold OWNER TO owner; "
+		  . "SELECT idem_complete(idem_claim('order', 'k', principal => 'a')); SELECT idem_emit('mail', '{}', ordering_key => 'k')");
+	foreach my $options ('--schema-only', '--exclude-table-data=idempotency_internal.*')
+	{
+		$node->command_like([ 'pg_dump', '-U', 'owner', $options, 'owned' ], qr/CREATE EXTENSION.*CREATE TABLE public\.sold/s,
+			"N01: pg_dump $options by the owner of the database");
+	}
+	$node->command_fails([ 'pg_dump', '-U', 'owner', 'owned' ], 'N01: the records are not the owner\'s to read');
+	$node->command_like([ 'pg_dump', '-U', 'backup', 'owned' ], qr/COPY idempotency_internal\.record /, 'N01: but those of pg_read_all_data');
+	$node->safe_psql('postgres', 'DROP DATABASE owned; DROP ROLE owner');
 }
 
 # DROP DATABASE needs nothing of us.

@@ -242,6 +242,31 @@ $holder->run('COMMIT');
 	is(one_value($node, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"), 0, 'nobody waits for anybody');
 }
 
+# --- the extension is dropped while a call waits for its tables -------------------------------
+
+{
+	$node->safe_psql('postgres', 'CREATE DATABASE dropped');
+	my ($admin, $user) = map { session($node, dbname => 'dropped') } 1 .. 2;
+	my %states;
+
+	$admin->run('CREATE EXTENSION idempotency');
+	# idem_take waits for its row type, in PostgreSQL's own code
+	foreach my $call (
+		"idem_claim('op', 'k')", "idem_status('op', 'k')", "idem_list()", "idem_once('op', 'k')",
+		"idem_start_next('op')", "idem_reconcile('op')", "idem_policy('op')", "idem_define('op', '{}')",
+		"idem_destination_policy('d')", "idem_emit('d', '{}')", "idem_explain('op', 'k')")
+	{
+		$user->run("SET idempotency.principal = 'acme'; SELECT count(*) FROM idem_list()");
+		$admin->run('BEGIN; DROP EXTENSION idempotency');
+		$user->send("SELECT count(*) FROM $call");
+		wait_for_sql($node, 'SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pid = ' . $user->pid . ')');
+		$admin->run('COMMIT; CREATE EXTENSION idempotency');
+		$user->result;
+		push @{ $states{ $user->sqlstate } }, $call;
+	}
+	is(join(' ', keys %states), '55000', 'a call that waits while the extension is dropped') or diag(explain(\%states));
+}
+
 is(heap_and_index_agree($node), '', 'table and indexes agree');
 $node->stop;
 done_testing();

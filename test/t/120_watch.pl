@@ -7,6 +7,7 @@ use warnings FATAL => 'all';
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 my $node = PostgreSQL::Test::Cluster->new('watch');
 $node->init;
@@ -31,6 +32,22 @@ sub counts
 		  FROM idem_stat_counters() c, jsonb_each_text(to_jsonb(c) - 'since' - 'operation') e
 		 WHERE c.operation = '$operation' AND value <> '0' AND key <> 'wait_microseconds'
 END
+}
+
+# What follows the end of a session, or waits for the horizon, is not there at once.
+sub becomes
+{
+	my ($sql, $expected, $name) = @_;
+	my $until = time + $PostgreSQL::Test::Utils::timeout_default;
+	my $got = value($sql);
+
+	while ($got ne $expected && time < $until)
+	{
+		usleep(100_000);
+		$got = value($sql);
+	}
+	is($got, $expected, $name);
+	return;
 }
 
 sub refused { my ($sql, $state) = @_; my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY sqlstate\n$sql"); return $err =~ /$state/; }
@@ -71,8 +88,17 @@ ok($node->poll_query_until('postgres', q{SELECT purged = 1 FROM idem_stat WHERE 
 #
 value("SELECT idem_once('many_$_', 'k')") for 1 .. 6;
 is(value('SELECT count(*) FROM idem_stat WHERE operation IS NULL AND executed > 0'), 1, 'what there is no room for is counted in one row');
+value(q{SELECT idem_define('d', '{"wait": "0"}'); SELECT idem_once('d', 'k')});
+is(value(q{SELECT executed FROM idem_stat WHERE operation = 'd'}), 1, 'F10: an operation that is defined takes the room of a made-up name');
+is(value(q{SELECT count(*) FROM idem_stat WHERE operation IN ('c', 'd')}), 2, 'F10: and keeps it');
 value('SELECT idem_stat_reset()');
 is(value('SELECT sum(requests) FROM idem_stat'), 0, 'reset');
+value("SELECT idem_once('later_$_', 'k')") for 1 .. 2;
+is(value(q{SELECT string_agg(operation || ' ' || executed, ', ' ORDER BY operation) FROM idem_stat WHERE operation LIKE 'later%'}), 'later_1 1, later_2 1',
+	'F10: names for which nothing is counted any more make room for others');
+value('SELECT idem_stat_reset()');
+value(q{CREATE ROLE canonical LOGIN; SELECT idem_grant('canonical'); SET ROLE canonical; SELECT count(idem_canonical('1', 'made up ' || i)) FROM generate_series(1, 600) i});
+is(value(q{SELECT count(*) FROM idem_stat WHERE operation LIKE 'made up%' OR operation IS NULL}), 0, 'F10: idem_canonical takes no room');
 value(q{SET idempotency.counters = off; SELECT idem_once('a', 'k99')});
 is(value('SELECT sum(requests) FROM idem_stat'), 0, 'off');
 value('CREATE DATABASE other');
@@ -95,7 +121,7 @@ is(value(q{SELECT count(*) FROM idem_stat_activity WHERE idem_id('a', 'open')::t
 	AND application_name = 'shop' AND age > '0' AND idle >= '0' AND state = 'idle in transaction'}), 1, 'idem_stat_activity');
 $holder->quit;
 value(q{ROLLBACK PREPARED 'p'});
-is(value('SELECT count(*) FROM idem_stat_activity'), 0, 'nothing is left of it');
+becomes('SELECT count(*) FROM idem_stat_activity', 0, 'nothing is left of it');
 
 #
 # Who holds the horizon: sessions of other roles, prepared transactions, slots;
@@ -108,12 +134,12 @@ my $reader = $node->background_psql('postgres', on_error_die => 1);
 $reader->query_safe(q{SET ROLE reader; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1});
 my $pid = $reader->query_safe('SELECT pg_backend_pid()');
 value('CREATE TABLE t (); DROP TABLE t') for 1 .. 2;
-is(value("SET ROLE watcher; $horizon"), "session $pid", 'a session holds the horizon, shown to monitors');
+becomes("SET ROLE watcher; $horizon", "session $pid", 'N12: a session holds the horizon, shown to monitors');
 isnt(value("SET ROLE watcher; SELECT coalesce(max(horizon_holder), '') FROM idem_stat_worker WHERE database = 'other'"), "session $pid", 'not that of another database');
 $reader->quit;
 value(q{BEGIN; CREATE TABLE t (); PREPARE TRANSACTION 'left'});
 value('CREATE TABLE u (); DROP TABLE u') for 1 .. 2;
-is(value("SET ROLE watcher; $horizon"), 'prepared transaction left', 'so does a prepared transaction');
+becomes("SET ROLE watcher; $horizon", 'prepared transaction left', 'N12: so does a prepared transaction');
 value(q{ROLLBACK PREPARED 'left'});
 is(value(q{SELECT bool_and(duration >= '0' AND (state = 'running' OR duration = ended_at - started_at)) FROM idem_stat_worker WHERE visits > 0}), 't', 'duration');
 ok($node->poll_query_until('postgres', q{SELECT next_visit > started_at FROM idem_stat_worker WHERE database = 'postgres'}), 'when the next visit is due');

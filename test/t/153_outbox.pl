@@ -14,7 +14,7 @@ shared_preload_libraries = 'idempotency'
 wal_level = logical
 END
 
-my $due = 'SELECT count(*) FROM idempotency_internal.outbox_due';
+my $due = q{SELECT count(*) FROM idempotency_internal.outbox_due WHERE state <> 'd'};
 
 # --- C72: the relay dies after sending, before it acknowledges, 40 times --------------
 
@@ -32,6 +32,7 @@ END
 }
 
 $node->safe_psql('postgres', 'CREATE TABLE applied (event uuid)');
+$node->safe_psql('postgres', q{SELECT idem_destination_define(d, '{"base": "10 ms", "cap": "10 ms"}') FROM unnest('{crashing,steady,crash}'::text[]) d});
 my $event = $node->safe_psql('postgres', q{SELECT idem_emit('crashing', '"pay"')});
 my $attempt;
 for my $crash (1 .. 40)
@@ -56,6 +57,45 @@ consume($id);
 $node->safe_psql('postgres', "SELECT idem_ack('$id', $fence)");
 is(one_value($node, 'SELECT count(*) FROM applied'), 1, 'C72: a consumer with idem_once applies it once');
 is(one_value($node, $due), 0, 'C72: it is delivered');
+
+# --- W01: one event of 30 kills its relay each time -----------------------------------
+
+$node->safe_psql('postgres', <<'END');
+SELECT idem_destination_define('killing', '{"base": "10 ms", "cap": "10 ms", "max_attempts": 3}');
+SELECT count(idem_emit('killing', to_jsonb(n))) FROM generate_series(1, 30) n;
+CREATE TABLE delivered (n int);
+END
+my $started = time;
+my $dead_letters = q{SELECT count(*) FROM idem_dead_letter WHERE destination = 'killing'};
+my $waiting_events = q{SELECT count(*) FROM idempotency_internal.outbox_due WHERE destination = 'killing' AND state <> 'd'};
+my $relays = 0;
+while (one_value($node, $waiting_events) > 0 && time - $started < 60)
+{
+	my $relay = session($node);
+
+	$relays++;
+	# it delivers what it takes until it meets event 17
+	for my $batch (1 .. 200)
+	{
+		my @taken = map { [ split /\|/ ] } split /\n/, $relay->run(
+			q{SELECT payload, event_id, fence FROM idem_take('killing', 30, '3 s', '50 ms')});
+		my $dies = 0;
+		for my $event (@taken)
+		{
+			my ($n, $id, $fence) = @$event;
+			$dies = 1, last if $n == 17;
+			$relay->try("DO \$\$ BEGIN INSERT INTO delivered VALUES ($n); PERFORM idem_ack('$id', $fence); END \$\$");
+		}
+		last if $dies || one_value($node, $waiting_events) == 0;
+	}
+	kill 'TERM', $relay->pid;
+}
+is(one_value($node, "SELECT count(*) || ' ' || count(DISTINCT n) || ' ' || sum(n) FROM delivered"), '29 29 448', 'W01: 29 events are delivered');
+is(one_value($node, $dead_letters), 1, 'W01: one is a dead letter');
+is(one_value($node, q{SELECT payload::text || ' ' || reason || ' ' || attempts FROM idem_dead_letter WHERE destination = 'killing'}),
+	'17 max_attempts 3', 'W01: the one that killed its relay');
+cmp_ok(time - $started, '<', 60, 'W01: within a minute');
+is($relays, 5, 'W01: that cost one relay for the batch, and one for each attempt');
 
 # --- what is delivered is walked over once, though nobody can vacuum it ---------------
 
@@ -93,7 +133,9 @@ $steady->run("SELECT relay(100, '3 s')");
 $steady->run($revisit);
 $steady->run('BEGIN; SELECT relay(100); ROLLBACK;');
 $steady->run('BEGIN; SAVEPOINT s; SELECT relay(100); ROLLBACK TO s; SELECT relay(1); ROLLBACK;');
-$steady->run("SELECT pg_sleep(3); CREATE TABLE again AS SELECT * FROM idem_take('steady', 3000)");
+$steady->run("SELECT pg_sleep(3.1); CREATE TABLE again AS SELECT * FROM idem_take('steady', 1)");
+# they come one by one, the others together
+$steady->run("INSERT INTO again SELECT * FROM idem_take('steady', 3000)") for 1 .. 100;
 is($steady->value('SELECT count(*) FROM again JOIN batch USING (event_id)'),
 	100, 'what was acknowledged and rolled back is taken again');
 $steady->run('SELECT idem_ack_many(array_agg(event_id), array_agg(fence)) FROM again');
@@ -129,10 +171,10 @@ is(scalar(split /\n/, $first), 10, 'the first event of each of ten keys');
 kill_server($node);
 $node->start;
 $node->safe_psql('postgres', 'SELECT pg_sleep(1.1)');
-my $second = $node->safe_psql('postgres', q{SELECT event_id FROM idem_take('crash', 100, '1 h') ORDER BY event_id});
-is($second, join("\n", sort split /\n/, $first), 'are delivered again after a crash, with their ids');
+my @second = map { $node->safe_psql('postgres', q{SELECT event_id FROM idem_take('crash', 100, '1 h', '60 s')}) } 1 .. 10;
+is(join("\n", sort @second), join("\n", sort split /\n/, $first), 'are delivered again after a crash, with their ids, one by one');
 is(one_value($node, q{SELECT min(attempt) || ' ' || max(attempt) FROM idempotency_internal.outbox_due WHERE destination = 'crash' AND attempt > 0}),
-	'2 2', 'the first attempt was not forgotten');
+	'1 1', 'an attempt that was not of one event alone does not count');
 my $rounds = 0;
 while ($rounds++ < 20)
 {
@@ -160,6 +202,29 @@ for (1 .. 4)
 is($order, '1234', 'the order of a key goes on where it was');
 is(one_value($node, q{SELECT count(*) FROM idempotency_internal.outbox}, 'restored'),
 	one_value($node, q{SELECT count(*) + 1 FROM idempotency_internal.outbox}), 'all events are there');
+
+# --- N02: to a logical replica ----------------------------------------------------------
+
+$node->safe_psql('postgres', q{SELECT idem_emit('switched', to_jsonb(n), 'k') FROM generate_series(1, 3) n});
+$node->safe_psql('postgres', q{CREATE PUBLICATION outbox FOR TABLE idempotency_internal.outbox, idempotency_internal.outbox_due});
+$node->safe_psql('postgres', 'CREATE DATABASE replica');
+$node->safe_psql('replica', 'CREATE EXTENSION idempotency');
+$node->safe_psql('postgres', q{SELECT pg_create_logical_replication_slot('outbox', 'pgoutput')});
+$node->safe_psql('replica', 'CREATE SUBSCRIPTION outbox CONNECTION \'' . $node->connstr . q{ dbname=postgres' PUBLICATION outbox WITH (create_slot = false, slot_name = 'outbox')});
+$node->safe_psql('postgres', q{SELECT idem_emit('switched', '4', 'k')});
+wait_for_sql($node, "SELECT count(*) = 4 FROM idempotency_internal.$_ WHERE destination = 'switched'", 'replica')
+  foreach 'outbox', 'outbox_due';    # each is copied by a process of its own
+$node->safe_psql('replica', q{ALTER SUBSCRIPTION outbox DISABLE; ALTER SUBSCRIPTION outbox SET (slot_name = NONE); DROP SUBSCRIPTION outbox});
+wait_for_sql($node, q{SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'outbox'});
+$node->safe_psql('postgres', q{SELECT pg_drop_replication_slot('outbox'); DROP PUBLICATION outbox});
+$node->safe_psql('replica', q{SELECT idem_emit('switched', '5', 'k')});
+$order = '';
+for (1 .. 5)
+{
+	$order .= $node->safe_psql('replica', q{SELECT payload FROM idem_take('switched', 10, '1 h', '60 s')});
+	$node->safe_psql('replica', q{SELECT idem_ack(event_id, fence) FROM idempotency_internal.outbox_due WHERE destination = 'switched' AND lease_until > clock_timestamp()});
+}
+is($order, '12345', 'N02: the order of a key survives a switch to a logical replica');
 
 # --- read from the log -----------------------------------------------------------------
 

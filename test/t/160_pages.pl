@@ -14,4 +14,7 @@ page_is_true($node, 'docs/inbox.md');
 page_is_true($node, 'docs/chain.md');
 page_is_true($node, 'docs/outbox.md');
 
+my $second = new_node('trust');
+page_is_true($second, 'docs/trust.md');
+
 done_testing();

@@ -14,6 +14,8 @@ export class NoAnswer extends Error {
   }
 }
 
+class TooLarge extends Error {}
+
 // One request and its answer, or NoAnswer after `patience` milliseconds.  Body
 // and answer are text: who reads numbers from JSON must not have lost digits.
 export function exchange(url, { method = 'GET', headers = {}, text, patience = 1000 } = {}) {
@@ -35,14 +37,21 @@ export function exchange(url, { method = 'GET', headers = {}, text, patience = 1
   });
 }
 
-// The same with the answer read as JSON.
+// The same with the answer read as JSON.  An answer that cannot be read (a
+// proxy's page, half of a body) is none.
 export async function exchangeJson(url, options) {
   const answer = await exchange(url, options);
-  return { ...answer, body: answer.text === '' ? null : JSON.parse(answer.text) };
+  if (answer.text === '') return { ...answer, body: null };
+  try {
+    return { ...answer, body: JSON.parse(answer.text) };
+  } catch {
+    throw new NoAnswer('not readable', true);
+  }
 }
 
 // A server on a free port of the loopback address.  handle({method, path,
-// headers, text}) returns {status, headers, body}; what it throws is a 500.
+// headers, text}) returns {status, headers, body}; what it throws is a 500.  No
+// cache on the way may answer for it.
 export function serve(handle) {
   return listen(async (request, response) => {
     let answer;
@@ -50,10 +59,10 @@ export function serve(handle) {
       const { method, url, headers } = request;
       answer = await handle({ method, path: url.split('/').slice(1).map(decodeURIComponent), headers, text: await body(request) });
     } catch (error) {
-      console.error(error);
-      answer = { status: 500, body: { title: 'Internal error' } };
+      if (!(error instanceof TooLarge)) console.error(error);
+      answer = error instanceof TooLarge ? { status: 413, body: { title: 'Too large' } } : { status: 500, body: { title: 'Internal error' } };
     }
-    response.writeHead(answer.status, { 'Content-Type': 'application/json', ...answer.headers });
+    response.writeHead(answer.status, { 'Content-Type': 'application/json', 'Cache-Control': 'no-store', ...answer.headers });
     response.end(JSON.stringify(answer.body));
   });
 }
@@ -72,7 +81,7 @@ export async function body(stream) {
   let size = 0;
   for await (const chunk of stream) {
     size += chunk.length;
-    if (size > MOST_BYTES) throw new Error('body too large');
+    if (size > MOST_BYTES) throw new TooLarge('body too large');
     chunks.push(chunk);
   }
   return Buffer.concat(chunks).toString('utf8');

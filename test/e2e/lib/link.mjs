@@ -11,7 +11,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { body, exchange, listen, NoAnswer } from './http.mjs';
 
-const SILENCE = 5000;
+const SILENCE = 5000;           // of a lost message: more than a sender's patience
+const LONGEST = 60_000;         // that the far side takes, and that a script waits
 
 export class Link {
   // target: () => port.  faults: messages in 1000 that meet one.  kinds: which
@@ -34,13 +35,15 @@ export class Link {
 
   // The next request, or the answer to it, is held.  Resolves when it has come
   // this far (an answer: when the far side has done its work) to what can drop()
-  // or deliver() it.
+  // or deliver() it.  A request whose sender gives up earlier is not the next one.
   holdRequest() { return this.hold('request'); }
   holdAnswer() { return this.hold('answer'); }
 
   hold(message) {
-    return new Promise((resolve) => {
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => reject(new Error(`no ${message} came to be held`)), LONGEST);
       this.scripts.push({ [message]: () => new Promise((decide) => {
+        clearTimeout(timer);
         resolve({ drop: () => decide('lose'), deliver: () => decide('pass') });
       }) });
     });
@@ -53,7 +56,7 @@ export class Link {
     const script = this.scripts.shift();
     const fate = await script?.request?.() ?? this.fate(this.kinds(url));
     if (fate === 'lose') return this.lose(response);
-    const send = () => exchange(`http://127.0.0.1:${this.target()}${url}`, { method, headers, text, patience: SILENCE });
+    const send = () => exchange(`http://127.0.0.1:${this.target()}${url}`, { method, headers, text, patience: LONGEST });
     if (fate === 'delay') await this.delay();
     if (fate === 'double') this.delay().then(send).catch(() => {});
     try {

@@ -31,15 +31,15 @@ export function within(what, got, least, most = Infinity) {
 }
 
 const line = (caller, saw, tasks, executions) =>
-  say(`${caller.padEnd(30)} ${saw.padEnd(48)} ${String(tasks).padStart(5)} ${String(executions).padStart(10)}`);
+  say(`${caller.padEnd(27)} ${saw.padEnd(41)} ${String(tasks).padStart(3)} ${String(executions).padStart(3)}`);
 
 export function chapter(title, text) {
   say();
   say(title);
   say(text);
   say();
-  line('who', 'what it saw', 'tasks', 'executions');
-  line('-'.repeat(30), '-'.repeat(48), '-'.repeat(5), '-'.repeat(10));
+  line('who', 'what it saw', 't', 'e');
+  line('-'.repeat(27), '-'.repeat(41), '---', '---');
 }
 
 // counts: {tasks, executions}, counted now.  expected: a pattern for what was

@@ -47,14 +47,26 @@ export class Stage {
     return { tasks: ids.length, executions: made.length };
   }
 
+  // As if so much time had passed for the lease of a record, in whichever table
+  // it is, and for its entry in the work list.
+  async age(operation, key, by) {
+    const tables = await this.db.rows(`SELECT oid::regclass AS name FROM pg_class
+      WHERE relnamespace = 'idempotency_internal'::regnamespace AND relkind = 'r' AND relname ~ '^record(_s[0-9]{2})?$'`);
+    for (const { name } of tables)
+      await this.db.rows(`UPDATE ${name} SET claimed_at = claimed_at - $3::interval, lease_until = lease_until - $3::interval
+        WHERE id = idem_id($1, $2, $4)`, [operation, key, by, ACCOUNT]);
+    await this.db.rows(`UPDATE idempotency_internal.open_work SET due_at = due_at - $3::interval
+      WHERE id = idem_id($1, $2, $4)`, [operation, key, by, ACCOUNT]);
+  }
+
   stateOf(operation, key) {
     return this.db.value('SELECT state FROM idem_status($1, $2, $3)', [operation, key, ACCOUNT]);
   }
 }
 
-// Looks again until it is so; a minute at most.
+// Looks again until it is so; five minutes at most, for a loaded machine.
 export async function until(what, isSo) {
-  const end = Date.now() + 60_000;
+  const end = Date.now() + 300_000;
   while (!await isSo()) {
     if (Date.now() > end) throw new Error(`waited in vain until ${what}`);
     await new Promise((resolve) => { setTimeout(resolve, 50); });

@@ -1,0 +1,142 @@
+/*-------------------------------------------------------------------------
+ *
+ * digest.c
+ *	  SHA-256, one digest at a time.
+ *
+ * Setting up a digest costs more than hashing a typical request, because
+ * OpenSSL allocates, and looks its algorithm up anew each time it is given by
+ * name, as pg_cryptohash does.  So where the server is built with OpenSSL, this
+ * file calls it directly, with an algorithm that was looked up once and a context
+ * that is kept; elsewhere pg_cryptohash serves, and makes one for each digest.
+ *
+ * An error may be raised between digest_start() and digest_finish(): a cancel, or
+ * params that turn out not to be canonicalisable.  Nothing has to be cleaned up
+ * then: digest_start() begins anew, whatever state the context was left in, and
+ * one of pg_cryptohash goes with the memory, or the resource owner, it was made
+ * under.  Nothing that is called in between may start another digest.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "params/params.h"
+
+#if defined(USE_OPENSSL) && defined(__has_include)
+#if __has_include(<openssl/evp.h>)
+#define CALL_OPENSSL
+#endif
+#endif
+
+#ifdef CALL_OPENSSL
+#include <openssl/evp.h>
+#else
+#include "common/cryptohash.h"
+#endif
+
+/*
+ * Raises an internal error for a hash call that failed: only a crypto library
+ * that is out of memory or forbids SHA-256 can be the cause.
+ */
+pg_noreturn static void
+digest_failed(const char *step)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INTERNAL_ERROR),
+			 errmsg("could not %s SHA-256 digest", step),
+			 errhint("See whether SELECT sha256('') works on this server.")));
+}
+
+#ifdef CALL_OPENSSL
+
+/* 3.0: algorithms are fetched, which is slow, and kept */
+#if OPENSSL_VERSION_NUMBER >= 0x30000000L
+#define FETCH_SHA256() EVP_MD_fetch(NULL, "SHA256", NULL)
+#else
+#define FETCH_SHA256() EVP_sha256()
+#endif
+
+static EVP_MD_CTX * context = NULL;
+
+/*
+ * Makes the backend's context.  Raises an internal error if the library
+ * refuses, in which case the next call tries again.
+ */
+static void
+make_context(void)
+{
+	static const EVP_MD *algorithm = NULL;
+	EVP_MD_CTX *made;
+
+	if (algorithm == NULL)
+		algorithm = FETCH_SHA256();
+	made = algorithm != NULL ? EVP_MD_CTX_new() : NULL;
+	if (made == NULL || EVP_DigestInit_ex(made, algorithm, NULL) != 1)
+	{
+		EVP_MD_CTX_free(made);
+		digest_failed("create");
+	}
+	context = made;
+}
+
+/*
+ * Begins a digest, forgetting one that was abandoned.  Raises an internal
+ * error if the crypto library refuses, as the other two functions do.
+ */
+void
+digest_start(void)
+{
+	if (unlikely(context == NULL))
+		make_context();
+	if (unlikely(EVP_DigestInit_ex(context, NULL, NULL) != 1))
+		digest_failed("initialize");
+}
+
+/*
+ * Adds len bytes to the digest begun last.  A caller with many short pieces
+ * puts a buffer in front: a call costs tens of nanoseconds.
+ */
+void
+digest_update(const void *data, size_t len)
+{
+	Assert(context != NULL);
+	if (unlikely(EVP_DigestUpdate(context, data, len) != 1))
+		digest_failed("update");
+}
+
+/* Ends the digest begun last and stores its IDEM_DIGEST_LEN bytes. */
+void
+digest_finish(uint8 *digest)
+{
+	Assert(context != NULL);
+	if (unlikely(EVP_DigestFinal_ex(context, digest, NULL) != 1))
+		digest_failed("finalize");
+}
+
+#else							/* pg_cryptohash */
+
+static pg_cryptohash_ctx *context = NULL;
+
+void
+digest_start(void)
+{
+	context = pg_cryptohash_create(PG_SHA256);
+	if (context == NULL || pg_cryptohash_init(context) < 0)
+		digest_failed("initialize");
+}
+
+void
+digest_update(const void *data, size_t len)
+{
+	if (pg_cryptohash_update(context, data, len) < 0)
+		digest_failed("update");
+}
+
+void
+digest_finish(uint8 *digest)
+{
+	if (pg_cryptohash_final(context, digest, IDEM_DIGEST_LEN) < 0)
+		digest_failed("finalize");
+	pg_cryptohash_free(context);
+}
+
+#endif							/* CALL_OPENSSL */

@@ -1,0 +1,421 @@
+/*-------------------------------------------------------------------------
+ *
+ * forget_ranges.c
+ *	  Which blocks of a table of records may hold something to forget: its BRIN
+ *	  index on forget_at.
+ *
+ * An index entry for each record would cost each claim a descent, a page to
+ * dirty and a WAL record.  Records are written in about the order in which they
+ * are forgotten, so one summary for a range of blocks says nearly as much.  An
+ * insert into a range without a summary costs nothing; one into a range that
+ * has one (space that vacuum freed) would raise the latest time each time, so
+ * the operator class of the index notes it RANGE_SLACK later than it is and is
+ * left alone until that is passed.
+ *
+ * A summary never misses a row.  It is made by PostgreSQL's own
+ * brin_summarize_range: a placeholder collects what is inserted meanwhile, and
+ * the scan of the range counts rows that are not committed yet.  From then on
+ * each insert widens it before it ends.  So a row that is committed is covered
+ * by the summary of its range, or the range has none and has to be read.
+ *
+ * A summary never shrinks, however.  A range whose rows have been purged, and
+ * whose space new rows use, would look old for ever.  So purge, which has read
+ * a range and found nothing to remove, makes a new summary of it; but only if
+ * that would say something else.  PostgreSQL counts every version that vacuum
+ * could not remove yet, so that is asked first: as long as an old snapshot
+ * keeps dead rows, the range is read again by each purge, and nothing is written.
+ *
+ * The new summary takes the place of the old one, by way of a placeholder, as
+ * brin_summarize_range makes its own: each step is a compare and swap, and what an
+ * insert has put into the placeholder is in the new summary.  To take the old one
+ * away first, by brin_desummarize_range, is not safe beside inserts: it locks the
+ * map of the ranges before the page of the summary, an insert whose summary grows
+ * and moves to another page locks them the other way round, and a
+ * deadlock of page locks is never resolved.
+ *
+ * Summaries are made of whole ranges only: the last one of a growing table is
+ * where new rows are appended.
+ *
+ * brin_summarize_range takes ShareUpdateExclusiveLock, of which VACUUM, ANALYZE
+ * and other purges need one.  It is asked for without waiting, and given back
+ * at once: what holds only summaries needs no transaction.  Refused, the range is
+ * read as it is, and the next purge asks again.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/brin_internal.h"
+#include "access/brin_pageops.h"
+#include "access/brin_revmap.h"
+#include "access/brin_tuple.h"
+#include "access/genam.h"
+#include "access/tableam.h"
+#include "catalog/index.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "record/record.h"
+
+/* Blocks to read in vain before it is left open when a table is over. */
+#define MOST_BLOCKS_READ 1000
+
+/* How often at most inserts that follow each other change a summary. */
+#define RANGE_SLACK USECS_PER_SEC
+
+struct ForgetRanges
+{
+	Relation	rel;
+	Relation	index;
+	BrinRevmap *revmap;
+	BrinDesc   *desc;
+	BrinMemTuple *summary;		/* the one read last */
+	BlockNumber blocks_per_range;
+	BlockNumber n_blocks;
+	int64		blocks_read;
+};
+
+/*
+ * idem_forget_range_add: what brin_minmax_add_value does, but for the slack.
+ */
+SQL_FUNCTION(idem_forget_range_add)
+{
+	BrinValues *range = (BrinValues *) PG_GETARG_POINTER(1);
+	TimestampTz forget_at = PG_GETARG_TIMESTAMPTZ(2);
+	bool		earlier = range->bv_allnulls ||
+	forget_at < DatumGetTimestampTz(range->bv_values[0]);
+	bool		later = range->bv_allnulls ||
+	forget_at > DatumGetTimestampTz(range->bv_values[1]);
+
+	if (earlier)
+		range->bv_values[0] = TimestampTzGetDatum(forget_at);
+	if (later)
+		range->bv_values[1] = TimestampTzGetDatum(clock_after(forget_at, RANGE_SLACK));
+	range->bv_allnulls = false;
+	PG_RETURN_BOOL(earlier || later);
+}
+
+/*
+ * Opens the index.  The caller must hold a lock on rel until
+ * forget_ranges_close().  Raises 55000.
+ */
+ForgetRanges *
+forget_ranges_open(Relation rel)
+{
+	ForgetRanges *ranges = palloc0(sizeof(ForgetRanges));
+
+	ranges->rel = rel;
+	ranges->index = store_forget_index(rel);
+	ranges->desc = brin_build_desc(ranges->index);
+	if (ranges->desc->bd_info[0]->oi_nstored != 2)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" has not the operator class forget_at_ops",
+						RelationGetRelationName(ranges->index))));
+	ranges->revmap = compat_brin_revmap(ranges->index, &ranges->blocks_per_range);
+	ranges->n_blocks = RelationGetNumberOfBlocks(rel);
+	return ranges;
+}
+
+/*
+ * Closes it, and gives its lock back: what empties the segment needs that.  Returns
+ * how many blocks have been read to learn what is in them.
+ */
+int64
+forget_ranges_close(ForgetRanges *ranges)
+{
+	int64		blocks_read = ranges->blocks_read;
+
+	brinRevmapTerminate(ranges->revmap);
+	brin_free_desc(ranges->desc);
+	index_close(ranges->index, AccessShareLock);
+	pfree(ranges);
+	return blocks_read;
+}
+
+/*
+ * Reads the summary of a range.  Sets no times if there is none, or
+ * one that was not finished.
+ */
+static void
+read_summary(ForgetRanges *ranges, ForgetRange *range)
+{
+	Buffer		buffer = InvalidBuffer;
+	OffsetNumber offset;
+	Size		size;
+	BrinTuple  *tuple = compat_brin_tuple(ranges->revmap, range->first, &buffer,
+										  &offset, &size);
+
+	if (tuple)
+	{
+		ranges->summary = brin_deform_tuple(ranges->desc, tuple, ranges->summary);
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	}
+	if (BufferIsValid(buffer))
+		ReleaseBuffer(buffer);
+	range->stored = tuple != NULL;
+	if (tuple && !ranges->summary->bt_placeholder)
+	{
+		BrinValues *times = &ranges->summary->bt_columns[0];
+
+		range->known = true;
+		range->earliest = times->bv_allnulls ? NEVER :
+			DatumGetTimestampTz(times->bv_values[0]);
+		range->latest = times->bv_allnulls || times->bv_hasnulls ? NEVER :
+			DatumGetTimestampTz(times->bv_values[1]);
+	}
+}
+
+/* Times of a range: what its rows and its placeholder say. */
+typedef struct RangeTimes
+{
+	bool		never;			/* there are rows without a time */
+	TimestampTz earliest;		/* NEVER = there are none with one */
+	TimestampTz latest;
+} RangeTimes;
+
+static void
+add_row(Relation index, ItemPointer tid, Datum *values, bool *isnull,
+		bool alive, void *state)
+{
+	RangeTimes *times = state;
+
+	if (isnull[0])
+		times->never = true;
+	else
+	{
+		times->earliest = Min(times->earliest, DatumGetTimestampTz(values[0]));
+		times->latest = Max(times->latest, clock_after(DatumGetTimestampTz(values[0]), RANGE_SLACK));
+	}
+}
+
+/*
+ * Makes a tuple for the index of the times and of the summary it is to replace, or
+ * a placeholder if times is NULL.
+ */
+static BrinTuple *
+form_summary(ForgetRanges *ranges, BlockNumber first, RangeTimes *times,
+			 BrinTuple *replaced, Size *size)
+{
+	BrinMemTuple *old;
+	BrinMemTuple *new;
+	BrinValues *values;
+
+	if (times == NULL)
+		return brin_form_placeholder_tuple(ranges->desc, first, size);
+	old = brin_deform_tuple(ranges->desc, replaced, NULL);
+	values = &old->bt_columns[0];
+	times->never = times->never || values->bv_hasnulls ||
+		(values->bv_allnulls && !old->bt_empty_range);
+	if (!values->bv_allnulls)
+	{
+		times->earliest = Min(times->earliest, DatumGetTimestampTz(values->bv_values[0]));
+		times->latest = Max(times->latest, DatumGetTimestampTz(values->bv_values[1]));
+	}
+	new = brin_new_memtuple(ranges->desc);
+	values = &new->bt_columns[0];
+	new->bt_empty_range = !times->never && times->earliest == NEVER;
+	values->bv_allnulls = times->earliest == NEVER;
+	values->bv_hasnulls = times->never && !values->bv_allnulls;
+	values->bv_values[0] = TimestampTzGetDatum(times->earliest);
+	values->bv_values[1] = TimestampTzGetDatum(times->latest);
+	return brin_form_tuple(ranges->desc, first, new, size);
+}
+
+/*
+ * Replaces the summary of a range, unless an insert has changed it meanwhile.
+ */
+static bool
+swap_summary(ForgetRanges *ranges, BlockNumber first, RangeTimes *times)
+{
+	Buffer		buffer = InvalidBuffer;
+	OffsetNumber offset;
+	Size		old_size;
+	Size		new_size;
+	Size		room = 0;
+	BrinTuple  *old = compat_brin_tuple(ranges->revmap, first, &buffer, &offset, &old_size);
+	BrinTuple  *new;
+	bool		swapped;
+
+	if (old == NULL)
+		elog(ERROR, "summary of blocks from %u of index \"%s\" has gone", first,
+			 RelationGetRelationName(ranges->index));
+	old = brin_copy_tuple(old, old_size, NULL, &room);
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	new = form_summary(ranges, first, times, old, &new_size);
+	swapped = brin_doupdate(ranges->index, ranges->blocks_per_range, ranges->revmap,
+							first, buffer, offset, old, old_size, new, new_size,
+							brin_can_do_samepage_update(buffer, old_size, new_size));
+	ReleaseBuffer(buffer);
+	return swapped;
+}
+
+/*
+ * Makes a new summary in place of an old one.  The caller must hold
+ * ShareUpdateExclusiveLock.
+ */
+static void
+resummarize(ForgetRanges *ranges, const ForgetRange *range)
+{
+	RangeTimes	times = {false, NEVER, DT_NOBEGIN};
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "idempotency summary",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext caller = MemoryContextSwitchTo(context);
+
+	while (!swap_summary(ranges, range->first, NULL))
+		CHECK_FOR_INTERRUPTS();
+	table_index_build_range_scan(ranges->rel, ranges->index, BuildIndexInfo(ranges->index),
+								 false, true, false, range->first,
+								 range->end - range->first, add_row, &times, NULL);
+	while (!swap_summary(ranges, range->first, &times))
+		CHECK_FOR_INTERRUPTS();
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(context);
+}
+
+/*
+ * Makes a summary of a range, instead of the one it has, as the owner of the
+ * table.  False if that would have to wait.
+ */
+static bool
+summarize(ForgetRanges *ranges, const ForgetRange *range)
+{
+	Oid			relid = RelationGetRelid(ranges->rel);
+	Oid			index = RelationGetRelid(ranges->index);
+	Oid			user;
+	int			context;
+
+	if (!ConditionalLockRelationOid(relid, ShareUpdateExclusiveLock))
+		return false;
+	if (!ConditionalLockRelationOid(index, ShareUpdateExclusiveLock))
+	{
+		UnlockRelationOid(relid, ShareUpdateExclusiveLock);
+		return false;
+	}
+	if (range->stored)
+		resummarize(ranges, range);
+	else
+	{
+		brinRevmapTerminate(ranges->revmap);
+		GetUserIdAndSecContext(&user, &context);
+		SetUserIdAndSecContext(ranges->rel->rd_rel->relowner,
+							   context | SECURITY_RESTRICTED_OPERATION);
+		DirectFunctionCall2(brin_summarize_range, ObjectIdGetDatum(index),
+							Int64GetDatum(range->first));
+		SetUserIdAndSecContext(user, context);
+		ranges->revmap = compat_brin_revmap(ranges->index, &ranges->blocks_per_range);
+	}
+	UnlockRelationOid(index, ShareUpdateExclusiveLock);
+	UnlockRelationOid(relid, ShareUpdateExclusiveLock);
+	ranges->blocks_read += range->end - range->first;
+	return true;
+}
+
+/*
+ * Sets range to the one of a block, and to what its summary says, if it has one.
+ * False past the end of the table, as it was when it was opened.
+ */
+bool
+forget_ranges_get(ForgetRanges *ranges, BlockNumber block, ForgetRange *range)
+{
+	if (block >= ranges->n_blocks)
+		return false;
+	range->first = block - block % ranges->blocks_per_range;
+	range->end = Min(range->first + ranges->blocks_per_range, ranges->n_blocks);
+	range->stored = range->known = false;
+	range->earliest = DT_NOBEGIN;
+	range->latest = NEVER;
+	read_summary(ranges, range);
+	return true;
+}
+
+/*
+ * Makes a summary of a range that has none, if it is whole.
+ */
+void
+forget_ranges_complete(ForgetRanges *ranges, ForgetRange *range)
+{
+	if (!range->known && range->end - range->first == ranges->blocks_per_range &&
+		summarize(ranges, range))
+		read_summary(ranges, range);
+}
+
+/*
+ * Reads a range itself: the times of the rows it has.
+ */
+static void
+read_range(ForgetRanges *ranges, const ForgetRange *range, RowsKind kind,
+		   ForgetRange *exact)
+{
+	RowScan    *scan = rows_scan_blocks(ranges->rel, range->first, range->end, kind);
+	HeapTuple	tuple;
+
+	exact->earliest = NEVER;
+	exact->latest = DT_NOBEGIN;
+	while ((tuple = rows_scan_next(scan)) != NULL)
+	{
+		TimestampTz forget_at = store_forget_at(ranges->rel, tuple);
+
+		exact->earliest = Min(exact->earliest, forget_at);
+		exact->latest = Max(exact->latest, forget_at);
+		heap_freetuple(tuple);
+	}
+	rows_scan_end(scan);
+	ranges->blocks_read += range->end - range->first;
+}
+
+/*
+ * Makes a new summary of a range if that would not call it due any more, or
+ * over at last, and the old one does.
+ */
+void
+forget_ranges_renew(ForgetRanges *ranges, const ForgetRange *range, TimestampTz now)
+{
+	ForgetRange new;
+
+	if (!range->known)
+		return;
+	read_range(ranges, range, ROWS_NOT_REMOVABLE, &new);
+	if ((range->earliest <= now && new.earliest > now) ||
+		(range->latest == NEVER && new.latest != NEVER) ||
+		(range->latest > now && clock_after(new.latest, RANGE_SLACK) <= now))
+		(void) summarize(ranges, range);
+}
+
+/*
+ * Returns when all rows of the table that are committed are to be forgotten, or
+ * a second later.  DT_NOBEGIN if there are none, NEVER if that is not known.
+ *
+ * Read from the end, where the latest rows stand: the rows are asked where there
+ * is no summary, and where it says later than now, to see whether that is still
+ * so; of the latter one is enough, and any that are not to be forgotten.
+ */
+TimestampTz
+forget_ranges_over(ForgetRanges *ranges, TimestampTz now)
+{
+	TimestampTz over = DT_NOBEGIN;
+	ForgetRange range = {.first = ranges->n_blocks};
+
+	while (range.first > 0 && over != NEVER)
+	{
+		CHECK_FOR_INTERRUPTS();
+		(void) forget_ranges_get(ranges, range.first - 1, &range);
+		if (range.latest == NEVER || (range.latest > now && over <= now))
+		{
+			ForgetRange exact;
+
+			if (over > now && ranges->blocks_read > MOST_BLOCKS_READ)
+				return NEVER;
+			read_range(ranges, &range, ROWS_SETTLED, &exact);
+			if (exact.latest != NEVER)
+				forget_ranges_renew(ranges, &range, now);
+			range.latest = exact.latest;
+		}
+		over = Max(over, range.latest);
+	}
+	return over;
+}

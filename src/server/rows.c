@@ -1,0 +1,675 @@
+/*-------------------------------------------------------------------------
+ *
+ * rows.c
+ *	  Rows of the tables of the extension, found and written without a query plan.
+ *
+ * Finding
+ * -------
+ * A row is looked up by a unique index as it is now, committed or not.
+ * A dirty snapshot shows rows not yet committed beside the last committed
+ * ones, says whose they are, and takes no SSI locks: a look-up can neither
+ * miss what a transaction snapshot is too old for nor cause a 40001.
+ *
+ * The price is that the look-up is not one instant.  A row that is moved to
+ * another index entry and committed while the scan stands between the two may
+ * show none of its versions, or both, or only the new one as uncommitted.  They
+ * are told apart from the truth:
+ *
+ * - two committed versions of one key cannot exist at an instant, so the scan is
+ *	 repeated;
+ * - so it is if there is nothing but a version of a transaction that has ended
+ *	 since;
+ * - no version at all although the index had entries for the key may be such a
+ *	 move, so the scan is repeated until it meets the very entries of the scan
+ *	 before.  A move puts a new entry into the index: if none came in between,
+ *	 nothing moved, and the entries are of rows that are gone.
+ *
+ * Writing is what the executor does for SQL: all indexes are
+ * maintained through ExecInsertIndexTuples, and a command ends with
+ * CommandCounterIncrement, so that the next look-up sees it.  catalog.c has
+ * refused tables with triggers, partitions or another access method.
+ * Privileges are those of the SQL functions; read-only transactions, recovery
+ * and parallel mode are refused by the callers.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/relscan.h"
+#include "access/skey.h"
+#include "access/tableam.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "executor/executor.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/procarray.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "server/server.h"
+
+typedef struct ProbePass
+{
+	uint64		entries;		/* digest of the index entries for the key; 0
+								 * = there were none */
+	int			committed;		/* versions committed, or of this transaction */
+	HeapTuple	tuple;			/* the last of those */
+	TransactionId other;		/* an open transaction of others on the key */
+	bool		written;		/* a version of such a one is there */
+} ProbePass;
+
+/*
+ * One pass over the versions of a key, by a scan that stands before the first;
+ * dirty is its snapshot.  A tuple is copied into context.
+ */
+static void
+probe_pass(IndexScanDesc scan, SnapshotData *dirty, TupleTableSlot *slot,
+		   MemoryContext context, ProbePass *seen)
+{
+	memset(seen, 0, sizeof(*seen));
+	for (;;)
+	{
+		if (!scan->xs_heap_continue)
+		{
+			ItemPointer tid = index_getnext_tid(scan, ForwardScanDirection);
+
+			if (tid == NULL)
+				break;
+			seen->entries = seen->entries * UINT64CONST(0x9E3779B97F4A7C15) +
+				((uint64) ItemPointerGetBlockNumber(tid) << 16) +
+				ItemPointerGetOffsetNumber(tid);
+		}
+		if (!index_fetch_heap(scan, slot))
+			continue;
+
+		if (TransactionIdIsValid(dirty->xmin))
+		{
+			seen->other = dirty->xmin;
+			seen->written = true;
+		}
+		else
+		{
+			MemoryContext old = MemoryContextSwitchTo(context);
+
+			seen->tuple = ExecCopySlotHeapTuple(slot);
+			MemoryContextSwitchTo(old);
+			seen->committed++;
+			if (TransactionIdIsValid(dirty->xmax))
+				seen->other = dirty->xmax;
+		}
+	}
+}
+
+/* Returns a tuple of n columns; those added and dropped behind them are null. */
+HeapTuple
+rows_form(TupleDesc desc, int n, Datum *values, bool *nulls)
+{
+	Datum	   *all_values;
+	bool	   *all_nulls;
+
+	if (desc->natts == n)
+		return heap_form_tuple(desc, values, nulls);
+	all_values = palloc0(desc->natts * sizeof(Datum));
+	all_nulls = palloc(desc->natts * sizeof(bool));
+	memset(all_nulls, true, desc->natts * sizeof(bool));
+	memcpy(all_values, values, n * sizeof(Datum));
+	memcpy(all_nulls, nulls, n * sizeof(bool));
+	return heap_form_tuple(desc, all_values, all_nulls);
+}
+
+/* The same the other way round: values and nulls have room for n columns. */
+void
+rows_deform(Relation rel, HeapTuple tuple, int n, Datum *values, bool *nulls)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	if (desc->natts == n)
+		heap_deform_tuple(tuple, desc, values, nulls);
+	else
+		for (int i = 0; i < n; i++)
+			values[i] = heap_getattr(tuple, i + 1, desc, &nulls[i]);
+}
+
+/*
+ * Get ready to look rows up by the first column of the primary key, compared by
+ * the function equal under collation "C".  The caller holds a lock on heap until
+ * rows_probe_end().
+ */
+RowProbe *
+rows_probe_begin(Relation heap, RegProcedure equal)
+{
+	RowProbe   *probe = palloc(sizeof(RowProbe));
+
+	probe->context = CurrentMemoryContext;
+	probe->index = index_open(compat_primary_key_index(heap), AccessShareLock);
+	probe->equal = equal;
+	probe->slot = table_slot_create(heap, NULL);
+	InitDirtySnapshot(probe->dirty);
+	probe->scan = compat_index_beginscan(heap, probe->index, &probe->dirty, 1, 0);
+	return probe;
+}
+
+/*
+ * Find the row with this key.
+ *
+ * PROBE_ROW: probe->tuple is a copy, made in the current memory context, of the
+ * last committed version, or that of this transaction; probe->other is valid if
+ * another open transaction is changing it.  PROBE_IN_FLIGHT: there are only versions
+ * of another open transaction, probe->other.  Nothing stays pinned.
+ */
+ProbeResult
+rows_probe(RowProbe *probe, Datum key)
+{
+	MemoryContext caller = MemoryContextSwitchTo(probe->context);
+	uint64		entries = 0;
+	ScanKeyData skey;
+	ProbePass	seen;
+
+	ScanKeyInit(&skey, 1, BTEqualStrategyNumber, probe->equal, key);
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		index_rescan(probe->scan, &skey, 1, NULL, 0);
+		probe_pass(probe->scan, &probe->dirty, probe->slot, caller, &seen);
+		if (seen.committed > 1 || (seen.committed == 0 &&
+								   TransactionIdIsValid(seen.other) &&
+								   !TransactionIdIsInProgress(seen.other)))
+			continue;
+		if (seen.committed == 1 || TransactionIdIsValid(seen.other) ||
+			seen.entries == entries)
+			break;
+		entries = seen.entries;
+	}
+	ExecClearTuple(probe->slot);
+	table_index_fetch_reset(probe->scan->xs_heapfetch);
+	MemoryContextSwitchTo(caller);
+
+	probe->tuple = seen.tuple;
+	probe->other = seen.other;
+	probe->being_deleted = TransactionIdIsValid(seen.other) && !seen.written;
+	if (seen.committed == 1)
+		return PROBE_ROW;
+	return TransactionIdIsValid(seen.other) ? PROBE_IN_FLIGHT : PROBE_NOTHING;
+}
+
+/* Close it; the lock on the index is kept to the end of the transaction. */
+void
+rows_probe_end(RowProbe *probe)
+{
+	index_endscan(probe->scan);
+	ExecDropSingleTupleTableSlot(probe->slot);
+	index_close(probe->index, NoLock);
+	pfree(probe);
+}
+
+static RowScan *
+new_scan(Relation rel)
+{
+	RowScan    *scan = palloc0(sizeof(RowScan));
+
+	scan->rel = rel;
+	scan->context = CurrentMemoryContext;
+	scan->slot = table_slot_create(rel, NULL);
+	InitDirtySnapshot(scan->dirty);
+	return scan;
+}
+
+/*
+ * Begins a scan of an index, as the rows are at each step.  One that gets a new
+ * index entry meanwhile may be missed: see the caller's rule about that.  The
+ * caller must hold locks on both relations until rows_scan_end().
+ */
+RowScan *
+rows_scan_begin(Relation rel, Relation index, ScanKey keys, int n,
+				ScanDirection direction)
+{
+	RowScan    *scan = new_scan(rel);
+
+	scan->direction = direction;
+	scan->scan = compat_index_beginscan(rel, index, &scan->dirty, n, 0);
+	index_rescan(scan->scan, keys, n, NULL, 0);
+	return scan;
+}
+
+/*
+ * Begins a scan of blocks, up to before end.  The caller must hold a lock on rel
+ * until rows_scan_end().
+ */
+RowScan *
+rows_scan_blocks(Relation rel, BlockNumber first, BlockNumber end, RowsKind kind)
+{
+	RowScan    *scan = new_scan(rel);
+	ItemPointerData from;
+	ItemPointerData to;
+
+	if (kind == ROWS_NOT_REMOVABLE)
+		InitNonVacuumableSnapshot(scan->dirty, GlobalVisTestFor(rel));
+	scan->kind = kind;
+	scan->direction = ForwardScanDirection;
+	ItemPointerSet(&from, first, FirstOffsetNumber);
+	ItemPointerSet(&to, end - 1, MaxOffsetNumber);
+	scan->blocks = table_beginscan_tidrange(rel, kind == ROWS_SETTLED ? SnapshotAny : &scan->dirty,
+											&from, &to);
+	return scan;
+}
+
+/*
+ * Returns whether a version is there if what open transactions of others do does
+ * not count.  Does not note what it finds out in the row, as a snapshot would: that
+ * makes pages dirty, which the WAL has to take in if they have checksums.
+ */
+static bool
+is_settled(HeapTupleHeader tuple)
+{
+	TransactionId xid = HeapTupleHeaderGetRawXmin(tuple);
+
+	if (!HeapTupleHeaderXminCommitted(tuple) &&
+		(HeapTupleHeaderXminInvalid(tuple) ||
+		 !(TransactionIdIsCurrentTransactionId(xid) || TransactionIdDidCommit(xid))))
+		return false;
+	if ((tuple->t_infomask & HEAP_XMAX_INVALID) ||
+		HEAP_XMAX_IS_LOCKED_ONLY(tuple->t_infomask))
+		return true;
+	if (tuple->t_infomask & HEAP_XMAX_COMMITTED)
+		return false;
+	xid = HeapTupleHeaderGetUpdateXid(tuple);
+	return !TransactionIdIsCurrentTransactionId(xid) && !TransactionIdDidCommit(xid);
+}
+
+/*
+ * Moves a scan to its next version.  False at the end.
+ */
+static bool
+scan_step(RowScan *scan)
+{
+	Buffer		buffer;
+	bool		good;
+
+	if (scan->scan)
+		return index_getnext_slot(scan->scan, scan->direction, scan->slot);
+	for (;;)
+	{
+		if (!table_scan_getnextslot_tidrange(scan->blocks, scan->direction, scan->slot))
+			return false;
+		if (scan->kind != ROWS_SETTLED)
+			return true;
+		CHECK_FOR_INTERRUPTS();
+		buffer = ((BufferHeapTupleTableSlot *) scan->slot)->buffer;
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		good = is_settled(ExecFetchSlotHeapTuple(scan->slot, false, NULL)->t_data);
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		if (good)
+			return true;
+	}
+}
+
+/*
+ * Returns a copy, in the current memory context, of the next row that is not
+ * gone; NULL at the end.  Of a row that is being changed there may be several
+ * versions.  Sets scan->inserter and scan->changer.
+ */
+HeapTuple
+rows_scan_next(RowScan *scan)
+{
+	MemoryContext caller = MemoryContextSwitchTo(scan->context);
+	bool		found = scan_step(scan);
+
+	MemoryContextSwitchTo(caller);
+	CHECK_FOR_INTERRUPTS();
+	if (!found)
+		return NULL;
+	scan->inserter = scan->dirty.xmin;
+	scan->changer = scan->dirty.xmax;
+	return ExecCopySlotHeapTuple(scan->slot);
+}
+
+void
+rows_scan_end(RowScan *scan)
+{
+	if (scan->scan)
+		index_endscan(scan->scan);
+	else
+		table_endscan(scan->blocks);
+	ExecDropSingleTupleTableSlot(scan->slot);
+	pfree(scan);
+}
+
+/* What executor routines want beside the tuple. */
+struct RowWriter
+{
+	Relation	rel;
+	EState	   *estate;
+	ResultRelInfo *rri;
+	TupleTableSlot *slot;
+	TupleTableSlot *locked;		/* NULL = of one row */
+};
+
+static void
+open_writer(RowWriter *writer, Relation rel)
+{
+	writer->rel = rel;
+	writer->estate = CreateExecutorState();
+	writer->rri = makeNode(ResultRelInfo);
+	InitResultRelInfo(writer->rri, rel, 0, NULL, 0);
+	ExecOpenIndices(writer->rri, false);
+	writer->slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+											&TTSOpsHeapTuple);
+	writer->slot->tts_tableOid = RelationGetRelid(rel);
+	writer->locked = NULL;
+}
+
+static void
+close_writer(RowWriter *writer)
+{
+	if (writer->locked)
+		ExecDropSingleTupleTableSlot(writer->locked);
+	ExecDropSingleTupleTableSlot(writer->slot);
+	ExecCloseIndices(writer->rri);
+	FreeExecutorState(writer->estate);
+	CommandCounterIncrement();
+}
+
+/*
+ * Inserts index entries of a row that stands at tuple->t_self: those of an index
+ * of columns, which is all that the script made, without what the executor would
+ * prepare for the others.  Returns false if the primary key has the key already.
+ */
+static bool
+insert_entries(Relation rel, const List *indexes, HeapTuple tuple)
+{
+	Oid			primary = compat_primary_key_index(rel);
+	bool		fresh = true;
+	ListCell   *lc;
+
+	foreach(lc, indexes)
+	{
+		Relation	index = lfirst(lc);
+		Form_pg_index form = index->rd_index;
+		bool		judges = RelationGetRelid(index) == primary;
+		IndexInfo  *info = makeNode(IndexInfo);
+		Datum		values[INDEX_MAX_KEYS];
+		bool		nulls[INDEX_MAX_KEYS];
+
+		for (int i = 0; i < form->indnatts; i++)
+			values[i] = heap_getattr(tuple, form->indkey.values[i], RelationGetDescr(rel), &nulls[i]);
+		info->ii_NumIndexAttrs = form->indnatts;
+		info->ii_NumIndexKeyAttrs = form->indnkeyatts;
+		info->ii_Unique = form->indisunique;
+		info->ii_ReadyForInserts = true;
+		info->ii_Context = CurrentMemoryContext;
+		if (!index_insert(index, values, nulls, &tuple->t_self, rel,
+						  judges ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO, false, info) && judges)
+			fresh = false;
+		compat_index_insert_cleanup(index, info);
+		pfree(info);
+	}
+	return fresh;
+}
+
+/*
+ * Opens the indexes of a table for insert_entries(); NIL if one of them wants
+ * more: an expression, a predicate, or to be unique beside the primary key.
+ */
+static List *
+open_plain_indexes(Relation rel)
+{
+	List	   *oids = RelationGetIndexList(rel);
+	List	   *indexes = NIL;
+	bool		plain = true;
+	ListCell   *lc;
+
+	foreach(lc, oids)
+	{
+		Relation	index = index_open(lfirst_oid(lc), RowExclusiveLock);
+		Form_pg_index form = index->rd_index;
+
+		indexes = lappend(indexes, index);
+		plain = plain && form->indisready && !form->indisexclusion &&
+			(!form->indisunique || form->indexrelid == compat_primary_key_index(rel)) &&
+			heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL) &&
+			heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
+	}
+	list_free(oids);
+	if (plain)
+		return indexes;
+	foreach(lc, indexes)
+		index_close(lfirst(lc), NoLock);
+	list_free(indexes);
+	return NIL;
+}
+
+/*
+ * Insert a row.  False if the primary key already has one with that key from
+ * any transaction, committed or not; nothing is inserted then, and there is no
+ * wait.  Another unique index raises 23505 as it would for SQL.
+ */
+bool
+rows_insert(Relation rel, HeapTuple tuple)
+{
+	List	   *indexes = open_plain_indexes(rel);
+	bool		conflict = false;
+	ListCell   *lc;
+	RowWriter	writer;
+
+	if (indexes)
+	{
+		heap_insert(rel, tuple, GetCurrentCommandId(true), 0, NULL);
+		conflict = !insert_entries(rel, indexes, tuple);
+		foreach(lc, indexes)
+			index_close(lfirst(lc), NoLock);
+		list_free(indexes);
+	}
+	else
+	{
+		open_writer(&writer, rel);
+		ExecStoreHeapTuple(tuple, writer.slot, false);
+		table_tuple_insert(rel, writer.slot, GetCurrentCommandId(true), 0, NULL);
+		compat_insert_index_tuples(writer.rri, writer.slot, writer.estate, true, &conflict,
+								   list_make1_oid(compat_primary_key_index(rel)), false);
+		tuple->t_self = writer.slot->tts_tid;
+		close_writer(&writer);
+	}
+	if (conflict)
+	{
+		/* take the row back */
+		CommandCounterIncrement();
+		simple_table_tuple_delete(rel, &tuple->t_self, InvalidSnapshot);
+	}
+	CommandCounterIncrement();
+	heap_freetuple(tuple);
+	return !conflict;
+}
+
+/* What became of an attempt to change a version. */
+static RowChange
+change_of(TM_Result result, Relation rel)
+{
+	switch (result)
+	{
+		case TM_Ok:
+			return ROW_CHANGED;
+		case TM_BeingModified:
+		case TM_WouldBlock:
+			return ROW_BUSY;
+		case TM_Updated:
+		case TM_Deleted:
+		case TM_Invisible:
+			return ROW_MISSED;
+		case TM_SelfModified:
+			break;
+	}
+	elog(ERROR, "row of table \"%s\" was changed by this very command",
+		 RelationGetRelationName(rel));
+	return ROW_MISSED;
+}
+
+/* Lock the version at tid against being changed.  The slot is for the tuple. */
+static RowChange
+lock_into(Relation rel, const ItemPointerData *tid, TupleTableSlot *slot,
+		  bool wait)
+{
+	ItemPointerData old = *tid;
+	TM_FailureData tmfd;
+	RowChange	change;
+
+	change = change_of(table_tuple_lock(rel, &old, InvalidSnapshot, slot,
+										GetCurrentCommandId(true),
+										LockTupleNoKeyExclusive,
+										wait ? LockWaitBlock : LockWaitSkip,
+										0, &tmfd),
+					   rel);
+	ExecClearTuple(slot);
+	return change;
+}
+
+/*
+ * Lock the version at tid, to the end of the transaction, against being
+ * changed or locked like that by others.  With wait, waits for those; without,
+ * ROW_BUSY.
+ */
+RowChange
+rows_lock(Relation rel, const ItemPointerData *tid, bool wait)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	RowChange	change = lock_into(rel, tid, slot, wait);
+
+	ExecDropSingleTupleTableSlot(slot);
+	return change;
+}
+
+/* Replaces the version at tid.  *indexed: the new one has index entries. */
+static RowChange
+replace_row(RowWriter *writer, const ItemPointerData *tid, HeapTuple tuple, bool *indexed)
+{
+	ItemPointerData old = *tid;
+	bool		only_summarizing;
+	RowChange	change;
+	TM_FailureData tmfd;
+
+	ExecStoreHeapTuple(tuple, writer->slot, true);
+	change = change_of(compat_table_tuple_update(writer->rel, &old, writer->slot,
+												 GetCurrentCommandId(true), true,
+												 &tmfd, indexed, &only_summarizing),
+					   writer->rel);
+	if (change == ROW_CHANGED && *indexed)
+		compat_insert_index_tuples(writer->rri, writer->slot, writer->estate, false,
+								   NULL, NIL, only_summarizing);
+	ResetPerTupleExprContext(writer->estate);
+	ExecClearTuple(writer->slot);
+	return change;
+}
+
+/*
+ * Replace the version at tid.  With wait, waits for another transaction that
+ * is changing it or has it locked; without, ROW_BUSY.
+ */
+RowChange
+rows_update(Relation rel, const ItemPointerData *tid, HeapTuple tuple, bool wait)
+{
+	/* heap_update cannot be told not to wait for a tuple others have locked */
+	RowChange	change = wait ? ROW_CHANGED : rows_lock(rel, tid, false);
+	bool		indexed;
+	RowWriter	writer;
+
+	if (change != ROW_CHANGED)
+		return change;
+	open_writer(&writer, rel);
+	change = replace_row(&writer, tid, tuple, &indexed);
+	close_writer(&writer);
+	return change;
+}
+
+static RowChange
+delete_row(Relation rel, const ItemPointerData *tid, bool wait)
+{
+	ItemPointerData old = *tid;
+	TM_FailureData tmfd;
+
+	return change_of(table_tuple_delete(rel, &old, GetCurrentCommandId(true),
+										InvalidSnapshot, InvalidSnapshot,
+										wait, &tmfd, false),
+					 rel);
+}
+
+/* Delete the version at tid; waits like rows_update. */
+RowChange
+rows_delete(Relation rel, const ItemPointerData *tid, bool wait)
+{
+	RowChange	change = delete_row(rel, tid, wait);
+
+	/* what this transaction has locked is not busy */
+	if (change == ROW_BUSY && rows_lock(rel, tid, false) == ROW_CHANGED)
+		change = delete_row(rel, tid, true);
+	CommandCounterIncrement();
+	return change;
+}
+
+/* Get ready to change many rows, each once.  The caller holds a lock on rel. */
+RowWriter *
+rows_writer_begin(Relation rel)
+{
+	RowWriter  *many = palloc(sizeof(RowWriter));
+
+	open_writer(many, rel);
+	many->locked = table_slot_create(rel, NULL);
+	return many;
+}
+
+/* rows_lock for one of them. */
+RowChange
+rows_writer_lock(RowWriter *many, const ItemPointerData *tid, bool wait)
+{
+	return lock_into(many->rel, tid, many->locked, wait);
+}
+
+/* Replace a version that this transaction has locked.  True if it has new index entries. */
+bool
+rows_writer_update(RowWriter *many, const ItemPointerData *tid, HeapTuple tuple)
+{
+	bool		indexed;
+
+	if (replace_row(many, tid, tuple, &indexed) != ROW_CHANGED)
+		elog(ERROR, "a locked row of table \"%s\" was changed by others",
+			 RelationGetRelationName(many->rel));
+	return indexed;
+}
+
+/* Done; what was changed can be seen from now on. */
+void
+rows_writer_end(RowWriter *many)
+{
+	close_writer(many);
+	pfree(many);
+}
+
+/* Puts one more row, after InitMaterializedSRF(); columns not added are NULL. */
+void
+row_put(FunctionCallInfo fcinfo, RowValues *row)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	TupleDesc	desc = rsinfo->setDesc;
+
+	if (row->n > desc->natts)
+		elog(ERROR, "unexpected type of the result");
+	/* payloads are large: they are copied once */
+	if (row->n == desc->natts)
+		tuplestore_putvalues(rsinfo->setResult, desc, row->values, row->nulls);
+	else
+		tuplestore_puttuple(rsinfo->setResult, rows_form(desc, row->n, row->values, row->nulls));
+}
+
+/* Returns it as the value of a function; columns that were not added are NULL. */
+Datum
+row_datum(FunctionCallInfo fcinfo, RowValues *row)
+{
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE || desc->natts < row->n)
+		elog(ERROR, "unexpected type of the result");
+	return HeapTupleGetDatum(rows_form(BlessTupleDesc(desc), row->n, row->values, row->nulls));
+}

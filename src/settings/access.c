@@ -1,0 +1,245 @@
+/*-------------------------------------------------------------------------
+ *
+ * access.c
+ *	  Which callers may use an operation: its settings "role" and
+ *	  "principal_setting", and the tiers of idem_grant().
+ *
+ * Tiers are privileges on functions and views of the extension.  These are
+ * found by membership in it: others of the same name may have been created in
+ * its schema.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/dependency.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_proc.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/catcache.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#include "guc.h"
+#include "settings/settings.h"
+
+/* Returns the principal given, else the session's.  Raises 22023 if there is none. */
+char *
+access_principal(text *principal, const char *operation)
+{
+	if (principal)
+		return text_to_cstring(principal);
+	if (guc_principal == NULL || guc_principal[0] == '\0')
+		REFUSE_ARGUMENT(errmsg("no principal for operation \"%s\"", operation),
+						errhint("Pass principal, or set idempotency.principal."));
+	return pstrdup(guc_principal);
+}
+
+/* Raises 42501, with one text for all reasons: it says nothing about the key. */
+static void
+refuse_caller(const char *operation)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("not permitted to use operation \"%s\" for this principal",
+					operation),
+			 errhint("The settings \"role\" and \"principal_setting\" of the operation decide who may.")));
+}
+
+/* Returns a member of a text as ->> gives it.  Raises 42501 if it is not JSON. */
+static char *
+json_member(const char *json, const char *name, const char *operation)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Jsonb	   *volatile object = NULL;
+	JsonbValue	value;
+
+	PG_TRY();
+	{
+		object = json_parse(json);
+	}
+	PG_CATCH();
+	{
+		/* always ends in another error, so nothing needs to be undone */
+		MemoryContextSwitchTo(caller);
+		FlushErrorState();
+		refuse_caller(operation);
+	}
+	PG_END_TRY();
+	if (!JB_ROOT_IS_OBJECT(object) || !json_find(object, name, &value))
+		return NULL;
+	return json_scalar_text(&value);
+}
+
+/*
+ * Returns what the caller's principal must be under a principal_setting: NULL
+ * if the setting has no value, an empty string, which no principal is, if the
+ * value is not of the right form.
+ */
+static char *
+bound_principal(const char *setting, const char *operation)
+{
+	const char *arrow = strstr(setting, "->>");
+	char	   *name = arrow ? pnstrdup(setting, arrow - setting) : pstrdup(setting);
+	const char *value;
+	char	   *bound;
+
+	if (strcmp(setting, "current_user") == 0)
+		return GetUserNameFromId(GetUserId(), false);
+	if (strcmp(setting, "session_user") == 0)
+		return GetUserNameFromId(GetSessionUserId(), false);
+	while (arrow && name[0] != '\0' && name[strlen(name) - 1] == ' ')
+		name[strlen(name) - 1] = '\0';
+	value = GetConfigOptionByName(name, NULL, true);
+	if (value == NULL || value[0] == '\0')
+		return NULL;
+	if (arrow == NULL)
+		return pstrdup(value);
+	arrow += strlen("->>");
+	bound = json_member(value, arrow + strspn(arrow, " "), operation);
+	return bound ? bound : "";
+}
+
+/*
+ * Returns whether the current user has the privileges of a role given in
+ * settings: true without one, false if the role does not exist.
+ */
+bool
+access_has_role(const char *role)
+{
+	Oid			oid;
+
+	if (role == NULL)
+		return true;
+	oid = get_role_oid(role, true);
+	return OidIsValid(oid) && has_privs_of_role(GetUserId(), oid);
+}
+
+/* Raises 42501 unless the current user has the operation's role. */
+void
+access_check_role(const Policy *policy, const char *operation)
+{
+	if (!access_has_role(policy->role))
+		refuse_caller(operation);
+}
+
+/*
+ * Returns the principal that a session which works for all of them is bound to,
+ * because it has been told one; NULL if it is not.
+ */
+char *
+access_workers_principal(const Policy *policy, const char *operation)
+{
+	const char *setting = policy->principal_setting;
+
+	if (setting == NULL || strcmp(setting, "current_user") == 0 ||
+		strcmp(setting, "session_user") == 0)
+		return NULL;
+	return bound_principal(setting, operation);
+}
+
+/*
+ * Returns the function of the extension that has that name, given the function
+ * of it that is called.  Others of that name may have been created in its
+ * schema, so only a member of the extension will do.
+ */
+static Oid
+sibling_function(FunctionCallInfo fcinfo, const char *name)
+{
+	Oid			extension = getExtensionOfObject(ProcedureRelationId, fcinfo->flinfo->fn_oid);
+	CatCList   *list = SearchSysCacheList1(PROCNAMEARGSNSP, CStringGetDatum(name));
+	Oid			found = InvalidOid;
+
+	for (int i = 0; i < list->n_members && !OidIsValid(found); i++)
+	{
+		Oid			oid = ((Form_pg_proc) GETSTRUCT(&list->members[i]->tuple))->oid;
+
+		if (OidIsValid(extension) &&
+			getExtensionOfObject(ProcedureRelationId, oid) == extension)
+			found = oid;
+	}
+	ReleaseSysCacheList(list);
+	return found;
+}
+
+/*
+ * Returns whether the caller of that function works for all principals: only
+ * workers may start what others have accepted.  Superusers may do anything, so
+ * for them that says nothing.
+ */
+static bool
+is_worker(FunctionCallInfo fcinfo)
+{
+	Oid			start_next = sibling_function(fcinfo, "idem_start_next");
+
+	return OidIsValid(start_next) && compat_may_execute(start_next) && !superuser();
+}
+
+/* Returns whether the caller of that function may read a view of the extension. */
+bool
+access_may_read(FunctionCallInfo fcinfo, const char *name)
+{
+	Oid			function = fcinfo->flinfo->fn_oid;
+	Oid			extension = getExtensionOfObject(ProcedureRelationId, function);
+	Oid			view = get_relname_relid(name, get_func_namespace(function));
+
+	return OidIsValid(extension) && OidIsValid(view) &&
+		getExtensionOfObject(RelationRelationId, view) == extension &&
+		pg_class_aclcheck(view, GetUserId(), ACL_SELECT) == ACLCHECK_OK;
+}
+
+/* Returns whether the current user may use the operation for that principal. */
+bool
+access_permits(const Policy *policy, const Identity *who, Binding binding)
+{
+	char	   *bound;
+
+	if (!access_has_role(policy->role))
+		return false;
+	if (policy->principal_setting == NULL)
+		return true;
+	bound = binding == BIND_WORKER ?
+		access_workers_principal(policy, who->operation) :
+		bound_principal(policy->principal_setting, who->operation);
+	if (bound == NULL)
+		return binding == BIND_WORKER;
+	return strcmp(bound, who->principal) == 0;
+}
+
+/* Raises 42501 unless the caller of that function may make the call. */
+void
+access_check(const Call *call, FunctionCallInfo fcinfo, Binding binding)
+{
+	if (binding == BIND_NOT)
+		return;
+	if (binding == BIND_UNLESS_WORKER && call->policy->principal_setting)
+		binding = is_worker(fcinfo) ? BIND_WORKER : BIND_CALLER;
+	if (!access_permits(call->policy, &call->who, binding))
+		refuse_caller(call->who.operation);
+}
+
+/*
+ * Returns how the params of the operation of that name are normalised now, NULL
+ * for not at all or without a name; valid like a Policy.  It shows settings, so
+ * the caller of that function needs what idem_policy() needs.  Raises 42501.
+ */
+const Normalisation *
+access_normalisation(FunctionCallInfo fcinfo, text *name)
+{
+	char	   *operation = name ? text_to_cstring(name) : NULL;
+	Oid			idem_policy;
+
+	if (operation == NULL)
+		return NULL;
+	idem_policy = sibling_function(fcinfo, "idem_policy");
+	if (!OidIsValid(idem_policy) || !compat_may_execute(idem_policy))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("not permitted to see the settings of operation \"%s\"", operation),
+				 errhint("Pass no operation, or have tier \"app\" granted with idem_grant().")));
+	access_check_role(policy_get(operation), operation);
+	return policy_get(operation)->normalisation;
+}

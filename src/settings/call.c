@@ -1,0 +1,166 @@
+/*-------------------------------------------------------------------------
+ *
+ * call.c
+ *	  What every SQL function about keys begins with: the arguments that name
+ *	  a key, the policy, the caller's right; and checks that need these.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+
+#include "settings/settings.h"
+
+/* Returns an argument that must not be NULL.  Raises 22023 if it is. */
+static char *
+require_text(text *value, const char *what, const char *operation)
+{
+	if (value == NULL)
+		REFUSE_ARGUMENT(operation ?
+						errmsg("%s of operation \"%s\" must not be null", what, operation) :
+						errmsg("%s must not be null", what),
+						errhint("Operation and key name the intent: the same on every retry of it."));
+	return text_to_cstring(value);
+}
+
+/*
+ * Sets the operation of a call, and its policy.  From here on the request is logged
+ * if that says so, whatever else is wrong with it.  Raises 22023.
+ */
+static void
+begin_with_operation(Call *call, text *operation)
+{
+	memset(&call->who, 0, sizeof(call->who));
+	call->who.operation = require_text(operation, "operation", NULL);
+	identity_check_text(call->who.operation, "operation");
+	if (strcmp(call->who.operation, EVERY_OPERATION) == 0)
+		REFUSE_ARGUMENT(errmsg("operation \"%s\" stands for all operations and has no keys",
+							   EVERY_OPERATION),
+						errhint("Name the operation."));
+	call->policy = policy_get(call->who.operation);
+	request_about(call);
+}
+
+/*
+ * Starts a call: sets the key it is about and the policy, and checks that the
+ * caller of the SQL function may make it.  Arguments may be NULL pointers for SQL NULL.
+ * Raises 22023 and 42501.
+ */
+void
+call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
+		   text *operation, text *key, text *principal)
+{
+	begin_with_operation(call, operation);
+	call->who.key = require_text(key, "key", call->who.operation);
+	request_about(call);
+	call->who.principal = access_principal(principal, call->who.operation);
+	request_about(call);
+	identity_derive(&call->who);
+	request_about(call);
+	access_check(call, fcinfo, binding);
+}
+
+/*
+ * Starts a call about an operation, whichever its keys.  Raises 22023, and
+ * 42501 without the operation's role, which monitors do not need.
+ */
+void
+call_begin_operation(Call *call, text *operation, bool is_monitor)
+{
+	begin_with_operation(call, operation);
+	if (!is_monitor)
+		access_check_role(call->policy, call->who.operation);
+}
+
+/* Raises 25006 or 25000 where nothing can be written. */
+void
+call_require_writable(const char *function)
+{
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
+	PreventCommandIfParallelMode(function);
+}
+
+/* Raises 25006 where no record can be changed; verb is what was to be done. */
+void
+call_refuse_unless_writable(const char *verb, const Identity *who)
+{
+	const char *where = NULL;
+
+	if (RecoveryInProgress())
+		where = "on a standby";
+	else if (XactReadOnly)
+		where = "in a read-only transaction";
+	if (IsInParallelMode())
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
+				 errmsg("cannot %s operation \"%s\" (id %s) in a parallel query",
+						verb, who->operation, identity_text(&who->id)),
+				 errhint("Mark every function that calls it PARALLEL UNSAFE.")));
+	if (where)
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("cannot %s operation \"%s\" (id %s) %s", verb,
+						who->operation, identity_text(&who->id), where),
+				 errhint("Do it on the primary, in a transaction that may write. idem_status() can be asked here.")));
+}
+
+/*
+ * Raise ID004 if an outcome, (Datum) 0 if there is none, is larger than the
+ * operation allows.  what names it for the user.
+ */
+void
+call_check_size(const Call *call, Datum outcome, const char *what)
+{
+	int64		limit = call->policy->max_result_bytes;
+
+	if (outcome == (Datum) 0 || !json_exceeds(DatumGetJsonbP(outcome), limit))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_IDEM_RESULT_TOO_LARGE),
+			 errmsg("the %s of operation \"%s\" (id %s) is larger than " INT64_FORMAT " bytes",
+					what, call->who.operation, identity_text(&call->who.id), limit),
+			 errhint("Store the large part in a table of yours and record a reference, or raise setting \"max_result_bytes\". A claim that was open still is, once this error is rolled back to a savepoint.")));
+}
+
+static bool
+key_has_format(const Call *call)
+{
+	bool		uuid = identity_is_uuid(call->who.key);
+
+	switch (call->policy->key_format)
+	{
+		case KEY_ANY:
+			return true;
+		case KEY_UUID:
+			return uuid;
+		case KEY_UUIDV7:
+			return uuid && call->who.key_has_time;
+		case KEY_ULID:
+			return !uuid && call->who.key_has_time;
+	}
+	return false;
+}
+
+/* Raises 22023 for a key to be claimed that is malformed or from the future. */
+void
+call_check_key(const Call *call)
+{
+	const Policy *policy = call->policy;
+	bool		timed = policy->key_format == KEY_UUIDV7 ||
+	policy->key_format == KEY_ULID;
+
+	if (!key_has_format(call))
+		REFUSE_ARGUMENT(errmsg("key of operation \"%s\" has not the format its policy asks for (id %s)",
+							   call->who.operation, identity_text(&call->who.id)),
+						errhint("See setting \"key_format\" in idem_policy()."));
+	if (timed && call->who.key_time >
+		clock_after(GetCurrentTimestamp(), policy->clock_skew))
+		REFUSE_ARGUMENT(errmsg("key of operation \"%s\" is from the future (id %s)",
+							   call->who.operation, identity_text(&call->who.id)),
+						errhint("Check the clock that makes the keys; setting \"clock_skew\" says how far ahead it may be."));
+}

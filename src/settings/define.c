@@ -1,0 +1,286 @@
+/*-------------------------------------------------------------------------
+ *
+ * define.c
+ *	  idem_define, idem_undefine and idem_policy: changing and showing settings.
+ *
+ * A lock on the policy table, kept to the end of the transaction, makes
+ * definitions follow each other, and keeps purge away until this one is
+ * committed: purge must not forget by an old horizon what the time of its end,
+ * taken under the lock, says nothing about.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "catalog/pg_type.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/inval.h"
+
+#include "settings/settings.h"
+
+/* What its own settings over those of operation * come to; NULL for * itself. */
+typedef struct InForce
+{
+	const SettingsRow *own;
+	Jsonb	   *everyone;
+	Jsonb	   *effective;		/* by understand() */
+	const Policy *policy;		/* likewise */
+} InForce;
+
+/* Raises 22023 or XX001 if the settings cannot be understood. */
+static void
+understand(void *arg)
+{
+	InForce    *in_force = arg;
+
+	settings_row_check(&operation_settings, in_force->own);
+	in_force->effective = settings_overlay(&operation_settings, in_force->everyone,
+										   in_force->own->settings);
+	in_force->policy = settings_parse(in_force->effective, in_force->own->name);
+}
+
+/* Raises 22023 if settings that are right alone contradict each other. */
+static void
+check_together(const char *operation, const Policy *policy)
+{
+	if (policy->max_lease != NO_LIMIT && policy->lease > policy->max_lease)
+		REFUSE_ARGUMENT(errmsg("setting \"lease\" of operation \"%s\" is longer than setting \"max_lease\"",
+							   operation),
+						errhint("Give a shorter lease, or define a longer max_lease with it."));
+}
+
+/* Adds the horizon a row had until now to its past, which policy.c reads. */
+static void
+end_horizon(SettingsRow *row, int64 length)
+{
+	char	   *ended = psprintf("[{\"until\": " INT64_FORMAT ", \"length\": %s}]", GetCurrentTimestamp(),
+								 length == NO_LIMIT ? "null" : psprintf(INT64_FORMAT, length));
+
+	row->horizons = json_concatenate(row->horizons, json_parse(ended));
+}
+
+/*
+ * Writes what follows for an operation when before and after are in force:
+ * records a horizon that has ended, keeps the version of its normalisation.
+ */
+static void
+follow(Relation rel, SettingsRow *row, const InForce *before, const InForce *after, bool changed)
+{
+	int64		horizon = settings_horizon(before->policy);
+	bool		ended = settings_horizon(after->policy) != horizon;
+
+	if (ended)
+		end_horizon(row, horizon);
+	if (ended || changed)
+		settings_row_write(rel, &operation_settings, row);
+	settings_row_keep_version(settings_normalisation(after->effective));
+}
+
+/*
+ * Applies a change of the settings of operation * to all that have settings of
+ * their own.  One whose settings, changed by hand, cannot be understood is left
+ * alone: its own calls raise that, and it must not keep others from being
+ * defined.
+ */
+static void
+follow_everyone(Relation rel, Jsonb *old, Jsonb *new)
+{
+	ListCell   *lc;
+
+	foreach(lc, settings_row_all(rel, &operation_settings))
+	{
+		SettingsRow *row = lfirst(lc);
+		InForce		before = {.own = row,.everyone = old};
+		InForce		after = {.own = row,.everyone = new};
+
+		if (strcmp(row->name, EVERY_OPERATION) == 0 || subtransaction_try(understand, &before))
+			continue;
+		understand(&after);
+		follow(rel, row, &before, &after, false);
+	}
+}
+
+/*
+ * Stores the settings an operation has of its own from now on; row is what they
+ * were.  Only a change of operation * reads others.  The caller must hold the
+ * lock.  Raises 22023.
+ */
+void
+operation_store(Relation rel, SettingsRow *row, Jsonb *settings)
+{
+	bool		everyone = strcmp(row->name, EVERY_OPERATION) == 0;
+	SettingsRow *defaults = everyone ? NULL :
+	settings_row_read(&operation_settings, EVERY_OPERATION);
+	SettingsRow old = *row;
+	InForce		before = {.own = &old,.everyone = defaults ? defaults->settings : NULL};
+	InForce		after = {.own = row,.everyone = before.everyone};
+
+	/* the horizons of what was in force for it so far are its past too */
+	if (!row->stored && defaults)
+		row->horizons = defaults->horizons;
+	understand(&before);
+	row->settings = settings;
+	understand(&after);
+	check_together(row->name, after.policy);
+	follow(rel, row, &before, &after, true);
+	if (everyone)
+		follow_everyone(rel, old.settings, settings);
+}
+
+/*----
+ * The calls.
+ *----
+ */
+
+/*
+ * Returns the name given for an operation or destination.  Raises 22023 if it is
+ * null, empty, longer than 255 bytes of UTF-8 or not valid text.
+ */
+char *
+settings_name(const SettingsKind *kind, text *value)
+{
+	char	   *name;
+
+	if (value == NULL)
+		REFUSE_ARGUMENT(errmsg("%s must not be null", kind->noun),
+						errhint("Pass its name; * stands for the defaults of all %ss.", kind->noun));
+	name = text_to_cstring(value);
+	identity_check_text(name, kind->noun);
+	return name;
+}
+
+static void
+refuse_unless_setting(const char *name, const SettingsOf *of)
+{
+	for (int i = 0; i < of->kind->n; i++)
+	{
+		if (strcmp(of->kind->settings[i].name, name) == 0)
+			return;
+	}
+	REFUSE_ARGUMENT(errmsg("there is no setting \"%s\" for %s \"%s\"",
+						   name, of->kind->noun, of->name),
+					errhint("%s() shows all settings.", of->kind->shown_by));
+}
+
+static void
+refuse_unknown_members(Jsonb *given, const SettingsOf *of)
+{
+	JsonbIterator *it;
+	JsonbIteratorToken token;
+	JsonbValue	value;
+
+	if (!JB_ROOT_IS_OBJECT(given))
+		REFUSE_ARGUMENT(errmsg("settings of %s \"%s\" must be a JSON object",
+							   of->kind->noun, of->name),
+						errhint("Pass an object such as %s.", of->kind->example));
+	it = JsonbIteratorInit(&given->root);
+	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	{
+		if (token == WJB_KEY)
+			refuse_unless_setting(json_scalar_text(&value), of);
+	}
+}
+
+static void
+refuse_unknown_names(ArrayType *names, const SettingsOf *of)
+{
+	Datum	   *elements;
+	bool	   *nulls;
+	int			count;
+
+	if (ARR_NDIM(names) > 1)
+		REFUSE_ARGUMENT(errmsg("names of settings of %s \"%s\" must be a list of one dimension",
+							   of->kind->noun, of->name),
+						errhint("Pass names such as {retention,guard}."));
+	deconstruct_array(names, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, &count);
+	for (int i = 0; i < count; i++)
+	{
+		if (nulls[i])
+			REFUSE_ARGUMENT(errmsg("names of settings of %s \"%s\" must not be null",
+								   of->kind->noun, of->name),
+							errhint("Pass names, or NULL instead of the array for all settings."));
+		refuse_unless_setting(TextDatumGetCString(elements[i]), of);
+	}
+}
+
+/*
+ * Makes a change of settings: sets those given or, if NULL, takes away those
+ * undefined, NULL for all.  The lock makes definitions follow each other.
+ * Raises 22023, 25006.
+ */
+static void
+change_settings(const SettingsOf *of, Jsonb *given, ArrayType *undefined,
+				const char *function)
+{
+	const SettingsKind *kind = of->kind;
+	Relation	rel;
+	SettingsRow *row;
+	Jsonb	   *after;
+
+	call_require_writable(function);
+	rel = catalog_open(kind->table, ShareRowExclusiveLock);
+	row = settings_row_read(kind, of->name);
+	if (given)
+		after = json_concatenate(row->settings, given);
+	else if (undefined)
+		after = DatumGetJsonbP(DirectFunctionCall2(jsonb_delete_array, JsonbPGetDatum(row->settings),
+												   PointerGetDatum(undefined)));
+	else
+		after = json_parse("{}");
+	if (row->stored || given)
+		kind->store(rel, row, after);
+	CacheInvalidateRelcache(rel);
+	table_close(rel, NoLock);
+}
+
+/* Defines what the arguments say: the name, and an object of settings. */
+void
+settings_define(FunctionCallInfo fcinfo, const SettingsKind *kind, const char *function)
+{
+	SettingsOf	of = {kind, settings_name(kind, ARG_TEXT(0))};
+
+	if (PG_ARGISNULL(1))
+		REFUSE_ARGUMENT(errmsg("settings of %s \"%s\" must not be null", kind->noun, of.name),
+						errhint("Pass an object such as %s.", kind->example));
+	refuse_unknown_members(PG_GETARG_JSONB_P(1), &of);
+	change_settings(&of, PG_GETARG_JSONB_P(1), NULL, function);
+}
+
+/* Takes away what they say: the name, and the names of settings. */
+void
+settings_undefine(FunctionCallInfo fcinfo, const SettingsKind *kind, const char *function)
+{
+	SettingsOf	of = {kind, settings_name(kind, ARG_TEXT(0))};
+	ArrayType  *names = PG_ARGISNULL(1) ? NULL : PG_GETARG_ARRAYTYPE_P(1);
+
+	if (names)
+		refuse_unknown_names(names, &of);
+	change_settings(&of, NULL, names, function);
+}
+
+/* idem_define(operation, settings) */
+SQL_FUNCTION(idem_define)
+{
+	settings_define(fcinfo, &operation_settings, "idem_define()");
+	PG_RETURN_VOID();
+}
+
+/* idem_undefine(operation, settings) */
+SQL_FUNCTION(idem_undefine)
+{
+	settings_undefine(fcinfo, &operation_settings, "idem_undefine()");
+	PG_RETURN_VOID();
+}
+
+/* idem_policy(operation) */
+SQL_FUNCTION(idem_policy)
+{
+	char	   *operation = settings_name(&operation_settings, ARG_TEXT(0));
+	const Policy *policy = policy_get(operation);
+
+	access_check_role(policy, operation);
+	PG_RETURN_DATUM(datumCopy(JsonbPGetDatum(policy->settings), false, -1));
+}

@@ -1,0 +1,151 @@
+/*-------------------------------------------------------------------------
+ *
+ * operation_settings.c
+ *	  The settings of an operation: their names, defaults, and meaning.
+ *
+ * Settings travel as one jsonb object.  The built-in defaults are such an
+ * object too, so there is one way to read a value, wherever it came from.
+ * Everything is checked when it is defined, not when a customer claims.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "settings/settings.h"
+
+static void
+read_on_lease_expiry(const SettingValue *given)
+{
+	static const char *const words[] = {"reconcile", "retry"};
+
+	*(bool *) given->member = setting_one_of(given, words, 2) == 1;
+}
+
+static void
+read_key_format(const SettingValue *given)
+{
+	static const char *const words[] = {"any", "uuid", "uuidv7", "ulid"};
+
+	*(KeyFormat *) given->member = (KeyFormat) setting_one_of(given, words, 4);
+}
+
+/* Part of the normalisation, which normalise.c reads as a whole. */
+static void
+read_normalisation(const SettingValue *given)
+{
+}
+
+#define AT(member) offsetof(Policy, member)
+
+/* By name. */
+static const Setting settings[] = {
+	{"clock_skew", "\"5 min\"", setting_interval, AT(clock_skew), REFUSE_NULL, 0},
+	{"deadline", "null", setting_interval, AT(deadline), NO_LIMIT, 1},
+	{"defaults", "{}", read_normalisation, 0, 0, 0},
+	{"error_pointer", "null", setting_pointer, AT(error_pointer), 0, 0},
+	{"fields", "null", read_normalisation, 0, 0, 0},
+	{"guard", "\"0\"", setting_interval, AT(guard), REFUSE_NULL, 0},
+	{"ignore", "[]", read_normalisation, 0, 0, 0},
+	{"key_format", "\"any\"", read_key_format, AT(key_format), REFUSE_NULL, 0},
+	{"lease", "null", setting_interval, AT(lease), 0, 0},
+	{"log_requests", "false", setting_boolean, AT(log_requests), REFUSE_NULL, 0},
+	{"max_attempts", "null", setting_integer, AT(max_attempts), NO_LIMIT, 1},
+	{"max_lease", "\"1 day\"", setting_interval, AT(max_lease), NO_LIMIT, 1},
+	{"max_params_bytes", "1048576", setting_integer, AT(max_params_bytes), REFUSE_NULL, 1},
+	{"max_result_bytes", "1048576", setting_integer, AT(max_result_bytes), REFUSE_NULL, 1},
+	{"numbers", "\"exact\"", read_normalisation, 0, 0, 0},
+	{"on_lease_expiry", "\"reconcile\"", read_on_lease_expiry, AT(retry_on_lease_expiry), REFUSE_NULL, 0},
+	{"principal_setting", "null", setting_string, AT(principal_setting), 0, 0},
+	{"reconcile_attempts", "20", setting_integer, AT(reconcile_attempts), REFUSE_NULL, 0},
+	{"require_params", "false", setting_boolean, AT(require_params), REFUSE_NULL, 0},
+	{"resource_pointer", "null", setting_pointer, AT(resource_pointer), 0, 0},
+	{"retention", "\"24 h\"", setting_interval, AT(retention), NO_LIMIT, 0},
+	{"retry_after", "\"1 s\"", setting_interval, AT(retry_after), REFUSE_NULL, 1},
+	{"role", "null", setting_string, AT(role), 0, NAMEDATALEN},
+	{"store_result", "true", setting_boolean, AT(store_result), REFUSE_NULL, 0},
+	{"unordered", "[]", read_normalisation, 0, 0, 0},
+	{"wait", "\"0\"", setting_interval, AT(wait), REFUSE_NULL, 0},
+};
+
+const SettingsKind operation_settings = {
+	"operation", "idem_policy", "{\"retention\": \"7 days\"}",
+	settings, lengthof(settings), TABLE_POLICY, 3, operation_store
+};
+
+/*
+ * Returns the members of effective that decide how params are hashed, without those
+ * that have their built-in value; NULL if none is left.
+ */
+Jsonb *
+settings_normalisation(Jsonb *effective)
+{
+	JsonbParseState *state = NULL;
+	JsonbValue *object;
+	bool		any = false;
+
+	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	for (int i = 0; i < lengthof(settings); i++)
+	{
+		const char *name = settings[i].name;
+		JsonbValue	item;
+
+		if (settings[i].read != read_normalisation)
+			continue;
+		if (!json_find(effective, name, &item))
+			elog(ERROR, "setting \"%s\" is missing", name);
+		if (compareJsonbContainers(&JsonbValueToJsonb(&item)->root,
+								   &json_parse(settings[i].built_in)->root) == 0)
+			continue;
+		json_push(&state, name, &item);
+		any = true;
+	}
+	object = pushJsonbValue(&state, WJB_END_OBJECT, NULL);
+	return any ? JsonbValueToJsonb(object) : NULL;
+}
+
+/*
+ * Returns the number of a set of normalisation settings: a digest of the set itself, so
+ * that the same settings have the same number in every database, and a record
+ * can be dumped, restored and compared.
+ */
+int64
+settings_normalisation_version(Jsonb *normalisation)
+{
+	uint8		digest[IDEM_DIGEST_LEN];
+	int64		version = 0;
+
+	if (normalisation == NULL)
+		return 0;
+	canonical_fingerprint(normalisation, NULL, digest);
+	for (int i = 0; i < 8; i++)
+		version = (int64) (((uint64) version << 8) | digest[i]);
+	return version == 0 ? 1 : version;
+}
+
+/*
+ * Returns the policy an effective settings object describes, allocated in the current
+ * memory context.  Raises 22023 if a value is not what its setting takes.
+ */
+Policy *
+settings_parse(Jsonb *effective, const char *operation)
+{
+	Policy	   *policy = palloc0(sizeof(Policy));
+	SettingsOf	of = {&operation_settings, operation};
+	Jsonb	   *normalisation;
+
+	settings_read(effective, policy, &of);
+	policy->settings = effective;
+	normalisation = settings_normalisation(effective);
+	policy->normalisation_version = settings_normalisation_version(normalisation);
+	if (normalisation)
+		policy->normalisation = normalisation_compile(normalisation, operation);
+	return policy;
+}
+
+/* Returns how long an operation remembers a key now. */
+int64
+settings_horizon(const Policy *policy)
+{
+	return policy->retention == NO_LIMIT ? NO_LIMIT :
+		policy->retention + policy->guard;
+}

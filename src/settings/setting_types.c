@@ -1,0 +1,267 @@
+/*-------------------------------------------------------------------------
+ *
+ * setting_types.c
+ *	  The kinds of values that settings have: intervals, numbers, strings,
+ *	  read from jsonb and checked; and what is done with all settings of
+ *	  something.  Knows no setting by name.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <ctype.h>
+#include <limits.h>
+#include <math.h>
+
+#include "utils/builtins.h"
+
+#include "settings/settings.h"
+
+/* A thousand years: far enough, and no sum with a clock can overflow. */
+#define LONGEST_INTERVAL (INT64CONST(366000) * USECS_PER_DAY)
+
+/* Raises 22023: the value is not what the setting takes. */
+void
+setting_refuse(const SettingValue *given, const char *expected)
+{
+	REFUSE_ARGUMENT(errmsg("setting \"%s\" of %s \"%s\" must be %s", given->setting->name,
+						   given->of->kind->noun, given->of->name, expected),
+					errhint("%s() shows the settings in force.", given->of->kind->shown_by));
+}
+
+/*
+ * Returns the length of an interval in microseconds, days being 24 hours.  Raises 22023 if
+ * it has months, is negative or unreasonably long.  For the message: what it is,
+ * of which kind of thing, and that thing's name and id, which may be NULL.
+ */
+int64
+setting_microseconds(const Interval *span, const char *what, const char *kind,
+					 const char *name, const pg_uuid_t *id)
+{
+	int64		days = (int64) span->day * USECS_PER_DAY;
+	const char *wrong = NULL;
+	const char *hint = NULL;
+
+	if (span->month != 0)
+	{
+		wrong = "must not contain months or years";
+		hint = "Months differ in length: give days or hours.";
+	}
+	else if (span->time > LONGEST_INTERVAL || span->time < -LONGEST_INTERVAL ||
+			 days > LONGEST_INTERVAL || days + span->time > LONGEST_INTERVAL)
+	{
+		wrong = "is too long";
+		hint = "The longest is 366000 days.";
+	}
+	else if (days + span->time < 0)
+	{
+		wrong = "must not be negative";
+		hint = "Give zero or more.";
+	}
+	if (wrong)
+		REFUSE_ARGUMENT(id ?
+						errmsg("%s of %s \"%s\" (id %s) %s", what, kind, name, identity_text(id), wrong) :
+						errmsg("%s of %s \"%s\" %s", what, kind, name, wrong),
+						errhint("%s", hint));
+	return days + span->time;
+}
+
+/* Returns whether each number has a unit, as in "24 hours", "1:30", "P1DT2H". */
+static bool
+has_units(const char *interval)
+{
+	const char *at = interval;
+
+	while (*(at += strcspn(at, "0123456789")) != '\0')
+	{
+		bool		after_colon = at > interval && at[-1] == ':';
+
+		at += strspn(at, "0123456789.");
+		if (after_colon || *at == ':')
+			continue;
+		at += strspn(at, " \t\n");
+		if (!isalpha((unsigned char) *at))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Reads an interval in its input syntax, in which a number without a unit would
+ * be seconds.  Raises 22023 for one that is not zero, and instead of what
+ * interval_in raises.
+ */
+static Interval *
+parse_interval(const SettingValue *given)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Interval   *volatile span = NULL;
+	char	   *string;
+
+	if (given->value->type != jbvString)
+		setting_refuse(given, "an interval, written as a string");
+	string = json_scalar_text(given->value);
+	PG_TRY();
+	{
+		span = DatumGetIntervalP(DirectFunctionCall3(interval_in,
+													 CStringGetDatum(string),
+													 ObjectIdGetDatum(InvalidOid),
+													 Int32GetDatum(-1)));
+	}
+	PG_CATCH();
+	{
+		/* always ends in another error, so nothing needs to be undone */
+		MemoryContextSwitchTo(caller);
+		FlushErrorState();
+		setting_refuse(given, "an interval such as \"24 hours\"");
+	}
+	PG_END_TRY();
+	if ((span->time != 0 || span->day != 0 || span->month != 0) && !has_units(string))
+		REFUSE_ARGUMENT(errmsg("setting \"%s\" of %s \"%s\" must be an interval with a unit",
+							   given->setting->name, given->of->kind->noun, given->of->name),
+						errhint("Write \"24 hours\" or \"24 s\": a number alone would be seconds."));
+	return span;
+}
+
+void
+setting_interval(const SettingValue *given)
+{
+	int64		length = setting_microseconds(parse_interval(given),
+											  psprintf("setting \"%s\"", given->setting->name),
+											  given->of->kind->noun, given->of->name, NULL);
+
+	if (length < given->setting->least)
+		setting_refuse(given, "longer than zero");
+	*(int64 *) given->member = length;
+}
+
+/* Returns a number.  Raises 22023 if it is none, or not from least to most. */
+static double
+number_between(const SettingValue *given, double least, double most, const char *expected)
+{
+	double		number;
+
+	if (given->value->type != jbvNumeric)
+		setting_refuse(given, expected);
+	number = DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
+												NumericGetDatum(given->value->val.numeric)));
+	if (!(number >= least && number <= most))
+		setting_refuse(given, expected);
+	return number;
+}
+
+void
+setting_integer(const SettingValue *given)
+{
+	int64		least = given->setting->least;
+	char	   *expected = psprintf("a whole number from " INT64_FORMAT " to %d", least, INT_MAX);
+	double		number = number_between(given, least, INT_MAX, expected);
+
+	if (number != floor(number))
+		setting_refuse(given, expected);
+	*(int64 *) given->member = (int64) number;
+}
+
+/* Kept in millionths: tenths and hundredths must add up exactly. */
+void
+setting_share(const SettingValue *given)
+{
+	double		least = (double) given->setting->least / WHOLE;
+	char	   *expected = psprintf("a number from %g to 1", least);
+
+	*(int64 *) given->member = (int64) rint(number_between(given, least, 1, expected) * WHOLE);
+}
+
+void
+setting_boolean(const SettingValue *given)
+{
+	if (given->value->type != jbvBool)
+		setting_refuse(given, "true or false");
+	*(bool *) given->member = given->value->val.boolean;
+}
+
+/* When least is set, not longer than a name. */
+void
+setting_string(const SettingValue *given)
+{
+	int64		least = given->setting->least;
+
+	if (given->value->type != jbvString || given->value->val.string.len == 0)
+		setting_refuse(given, "a string that is not empty, or null");
+	if (least > 0 && given->value->val.string.len >= least)
+		setting_refuse(given, "the name of a role");
+	*(char **) given->member = json_scalar_text(given->value);
+}
+
+void
+setting_pointer(const SettingValue *given)
+{
+	setting_string(given);
+	if (!pointer_valid(*(char **) given->member))
+		setting_refuse(given, "a JSON Pointer: \"/\" and a name, as often as needed, "
+					   "in a name \"~\" being written ~0 and \"/\" ~1");
+}
+
+/* Returns the index of the word, of two or four, that a value is. */
+int
+setting_one_of(const SettingValue *given, const char *const *words, int n)
+{
+	const char *string = given->value->type == jbvString ? json_scalar_text(given->value) : "";
+
+	for (int i = 0; i < n; i++)
+	{
+		if (strcmp(words[i], string) == 0)
+			return i;
+	}
+	setting_refuse(given, n == 2 ?
+				   psprintf("\"%s\" or \"%s\"", words[0], words[1]) :
+				   psprintf("\"%s\", \"%s\", \"%s\" or \"%s\"",
+							words[0], words[1], words[2], words[3]));
+	return -1;
+}
+
+/*----
+ * All settings of something.
+ *----
+ */
+
+/* Returns the built-in defaults under everyone's and its own; each may be NULL. */
+Jsonb *
+settings_overlay(const SettingsKind *kind, Jsonb *everyone, Jsonb *own)
+{
+	StringInfoData built_in;
+	Jsonb	   *effective;
+
+	initStringInfo(&built_in);
+	for (int i = 0; i < kind->n; i++)
+		appendStringInfo(&built_in, "%c\"%s\": %s", i == 0 ? '{' : ',',
+						 kind->settings[i].name, kind->settings[i].built_in);
+	appendStringInfoChar(&built_in, '}');
+	effective = json_parse(built_in.data);
+	if (everyone)
+		effective = json_concatenate(effective, everyone);
+	if (own)
+		effective = json_concatenate(effective, own);
+	return effective;
+}
+
+/* Reads settings into target, which is zero.  Raises 22023 for a wrong value. */
+void
+settings_read(Jsonb *effective, void *target, const SettingsOf *of)
+{
+	for (int i = 0; i < of->kind->n; i++)
+	{
+		const Setting *setting = &of->kind->settings[i];
+		JsonbValue	value;
+		SettingValue given = {setting, of, &value, (char *) target + setting->offset};
+
+		if (!json_find(effective, setting->name, &value))
+			elog(ERROR, "setting \"%s\" is missing", setting->name);
+		if (value.type != jbvNull)
+			setting->read(&given);
+		else if (setting->when_null == REFUSE_NULL)
+			setting_refuse(&given, "given; null has no meaning for it");
+		else if (setting->when_null != 0)
+			*(int64 *) given.member = setting->when_null;
+	}
+}

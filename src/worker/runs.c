@@ -1,0 +1,323 @@
+/*-------------------------------------------------------------------------
+ *
+ * runs.c
+ *	  What is known of the worker's runs, by database.
+ *
+ * Kept in shared memory, so that a launcher that had to start again knows when
+ * to go where, and so that people can see it.  Launcher and worker write, each
+ * its own members; all under LOCK_RUNS, held for a few instructions, never
+ * while anything can be raised.
+ *
+ * A database for which there is no room any more is visited like the others;
+ * only nothing is remembered of it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+
+#include "guc.h"
+#include "worker/worker.h"
+
+/* After this many failures in a row the pause does not grow any more. */
+#define MAX_DOUBLINGS 6
+
+static WorkerRun *runs = NULL;
+
+Size
+runs_size(void)
+{
+	return mul_size(MAX_RUNS, sizeof(WorkerRun));
+}
+
+void
+runs_attach(void *memory, bool found)
+{
+	runs = memory;
+}
+
+/*
+ * Returns the entry of a database, made if need be, with LOCK_RUNS held until
+ * release().  If there is no room, what is written is forgotten.
+ */
+static WorkerRun *
+acquire(Oid database)
+{
+	static WorkerRun forgotten;
+	WorkerRun  *room = NULL;
+
+	LWLockAcquire(shared_lock(LOCK_RUNS), LW_EXCLUSIVE);
+	for (int i = 0; i < MAX_RUNS; i++)
+	{
+		if (runs[i].database == database)
+			return &runs[i];
+		if (room == NULL && !OidIsValid(runs[i].database))
+			room = &runs[i];
+	}
+	if (room == NULL)
+		room = &forgotten;
+	memset(room, 0, sizeof(WorkerRun));
+	room->database = database;
+	return room;
+}
+
+static void
+release(void)
+{
+	LWLockRelease(shared_lock(LOCK_RUNS));
+}
+
+/* Forgets databases that are not in that list of OIDs. */
+void
+runs_forget_all_but(const List *databases)
+{
+	LWLockAcquire(shared_lock(LOCK_RUNS), LW_EXCLUSIVE);
+	for (int i = 0; i < MAX_RUNS; i++)
+	{
+		if (!list_member_oid(databases, runs[i].database))
+			runs[i].database = InvalidOid;
+	}
+	release();
+}
+
+/* There is a database of that name. */
+void
+runs_enter(Oid database, const char *name)
+{
+	strlcpy(acquire(database)->name, name, NAMEDATALEN);
+	release();
+}
+
+/*
+ * Returns when a database is to be visited again, by clock_monotonic(): at once
+ * if the last run left work undone, after a growing pause if it failed.
+ */
+static int64
+due_at(const WorkerRun *run)
+{
+	int			doublings = Min(run->faults_in_row, MAX_DOUBLINGS);
+
+	if (run->outcome == RUN_NEVER || run->outcome == RUN_UNFINISHED)
+		return 0;
+	return run->rests_from + (((int64) guc_naptime * 1000) << doublings);
+}
+
+bool
+runs_is_due(Oid database)
+{
+	bool		due = due_at(acquire(database)) <= clock_monotonic();
+
+	release();
+	return due;
+}
+
+/*
+ * Returns when the launcher has to look again, by clock_monotonic(): after one
+ * nap at the latest.
+ */
+int64
+runs_next_due(void)
+{
+	int64		next = clock_monotonic() + (int64) guc_naptime * 1000;
+
+	LWLockAcquire(shared_lock(LOCK_RUNS), LW_SHARED);
+	for (int i = 0; i < MAX_RUNS; i++)
+	{
+		if (OidIsValid(runs[i].database))
+			next = Min(next, due_at(&runs[i]));
+	}
+	release();
+	return next;
+}
+
+/* A worker is there, or, without pid, will be. */
+void
+runs_begin(Oid database, int pid)
+{
+	WorkerRun  *run = acquire(database);
+
+	run->outcome = RUN_RUNNING;
+	run->pid = pid;
+	run->started_at = GetCurrentTimestamp();
+	run->purged = run->failed = 0;
+	if (pid != 0)
+		run->runs++;
+	release();
+}
+
+/* Returns the speed-up of the last run at its end; 1 if there was none. */
+double
+runs_speed_up(Oid database)
+{
+	double		speed_up = acquire(database)->speed_up;
+
+	release();
+	return Max(speed_up, 1.0);
+}
+
+/* The worker has done that batch. */
+void
+runs_progress(Oid database, const PurgeBatch *batch, double speed_up)
+{
+	WorkerRun  *run = acquire(database);
+
+	run->purged += batch->removed;
+	run->purged_total += batch->removed;
+	run->failed += batch->failed;
+	run->purged_until = batch->from;
+	run->speed_up = speed_up;
+	release();
+}
+
+/*
+ * Something went wrong there.  True if it is news, so that one fault that
+ * comes again with every run is reported once.
+ */
+bool
+runs_fault(Oid database, const char *fault)
+{
+	int			length = pg_mbcliplen(fault, strlen(fault), FAULT_TEXT_MAX - 1);
+	WorkerRun  *run = acquire(database);
+	bool		news = strncmp(run->fault, fault, length) != 0 || run->fault[length] != '\0';
+
+	memset(run->fault, 0, sizeof(run->fault));
+	memcpy(run->fault, fault, length);
+	run->fault_at = GetCurrentTimestamp();
+	release();
+	return news;
+}
+
+/* The caller must hold LOCK_RUNS. */
+static void
+end(WorkerRun *run, RunOutcome outcome)
+{
+	Assert(LWLockHeldByMe(shared_lock(LOCK_RUNS)));
+	run->outcome = outcome;
+	run->pid = 0;
+	run->ended_at = GetCurrentTimestamp();
+	run->rests_from = clock_monotonic();
+	if (outcome == RUN_FAILED)
+		run->faults_in_row++;
+	else if (outcome != RUN_BUSY)
+	{
+		run->faults_in_row = 0;
+		/* a fault that came again in this run stays */
+		if (run->fault_at < run->started_at)
+			run->fault[0] = '\0';
+	}
+}
+
+/* The run is over. */
+void
+runs_end(Oid database, RunOutcome outcome)
+{
+	end(acquire(database), outcome);
+	release();
+}
+
+/* There is no worker any more; if it did not say so itself, it was ended. */
+void
+runs_end_if_running(Oid database)
+{
+	WorkerRun  *run = acquire(database);
+
+	if (run->outcome == RUN_RUNNING)
+	{
+		strlcpy(run->fault, "the worker was ended before it was done",
+				sizeof(run->fault));
+		run->fault_at = GetCurrentTimestamp();
+		end(run, RUN_FAILED);
+	}
+	release();
+}
+
+/* NULL for a time that is not known. */
+static void
+add_time(RowValues *row, TimestampTz time)
+{
+	row_add_time(row, time == 0 ? NEVER : time);
+}
+
+/*
+ * A text that was written in a database of perhaps another encoding, or was cut
+ * off.  Where it is nothing in the encoding of this one, what is not ASCII shows
+ * as question marks.
+ */
+static Datum
+foreign_text(const char *stored)
+{
+	char	   *shown = pstrdup(stored);
+
+	if (!pg_verifymbstr(shown, strlen(shown), true))
+	{
+		for (char *c = shown; *c != '\0'; c++)
+		{
+			if (IS_HIGHBIT_SET(*c))
+				*c = '?';
+		}
+	}
+	return CStringGetTextDatum(shown);
+}
+
+/* One row of idem_stat_visits. */
+static void
+put_run(FunctionCallInfo fcinfo, const WorkerRun *run)
+{
+	static const char *const outcome_names[] = {
+		[RUN_NEVER] = "not visited yet",
+		[RUN_RUNNING] = "running",
+		[RUN_DONE] = "done",
+		[RUN_UNFINISHED] = "unfinished",
+		[RUN_NO_EXTENSION] = "no extension",
+		[RUN_BUSY] = "busy",
+		[RUN_FAILED] = "failed",
+	};
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz next = now + Max(due_at(run) - clock_monotonic(), 0);
+	bool		running = run->outcome == RUN_RUNNING;
+	Interval	duration = {0};
+	RowValues	row = {0};
+
+	/* a clock set back must not show */
+	duration.time = Max((running ? now : run->ended_at) - run->started_at, 0);
+	row_add(&row, true, foreign_text(run->name));
+	row_add(&row, true, CStringGetTextDatum(outcome_names[run->outcome]));
+	row_add(&row, run->pid != 0, Int32GetDatum(run->pid));
+	add_time(&row, run->started_at);
+	add_time(&row, running ? 0 : run->ended_at);
+	row_add(&row, run->started_at != 0, IntervalPGetDatum(&duration));
+	add_time(&row, running ? 0 : next);
+	row_add(&row, true, Int64GetDatum(run->runs));
+	row_add(&row, true, Int64GetDatum(run->purged));
+	row_add(&row, true, Int64GetDatum(run->purged_total));
+	row_add(&row, true, Int64GetDatum(run->failed));
+	add_time(&row, run->purged_until);
+	row_add(&row, true, Int32GetDatum(run->faults_in_row));
+	add_time(&row, run->fault[0] ? run->fault_at : 0);
+	row_add(&row, run->fault[0] != '\0', foreign_text(run->fault));
+	row_put(fcinfo, &row);
+}
+
+/* idem_stat_visits(): what is known of each database; nothing without preload. */
+SQL_FUNCTION(idem_stat_visits)
+{
+	WorkerRun  *copy;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (!shared_available())
+		return (Datum) 0;
+	copy = palloc(runs_size());
+	LWLockAcquire(shared_lock(LOCK_RUNS), LW_SHARED);
+	memcpy(copy, runs, runs_size());
+	release();
+	for (int i = 0; i < MAX_RUNS; i++)
+	{
+		if (OidIsValid(copy[i].database))
+			put_run(fcinfo, &copy[i]);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,421 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *	  One run in one database: purge in small transactions, and leave.
+ *
+ * Nothing is held between two batches: no lock, no snapshot, no transaction.
+ * Each batch asks again, without waiting, whether the run is welcome:
+ *
+ * - a lock on the database that DROP, ALTER and CREATE DATABASE ... TEMPLATE
+ *	 conflict with.  Refused: another session wants the database, the worker leaves,
+ *	 and the command, which waits five seconds for others to go, succeeds;
+ * - a lock on the extension that DROP and ALTER EXTENSION conflict with, and
+ *	 then a second look whether it is still the same extension and of a version
+ *	 this library knows;
+ * - the table locks of the batch itself (purge.c).
+ *
+ * So the worker is never what others wait for longer than a batch.  A segment
+ * that is emptied is a batch of its own; what will soon go with one is left.
+ *
+ * It works as the owner of the tables, restricted, under settings of its own:
+ * those of the database or of a role (read-only by default, a search_path,
+ * time-outs) are made for applications.  Purging again what a crash brought
+ * back does no harm, so no commit waits for the disk.
+ *
+ * The pace follows what there is to do.  Claims that run beside a purge wait
+ * for its longest stretch of work, so that is short: a slice of records, and
+ * then idempotency.purge_delay.  If the slices do not keep up, that is, if the
+ * oldest record waits longer and longer past its time, the pauses shrink a
+ * little every second, at first down to four times what a slice took, in the
+ * end to the same time: half of it is left to others whatever there is to do.
+ * They grow back when nothing is left.  The next run goes on at the pace of
+ * the last.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_extension.h"
+#include "commands/extension.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "stats/stats.h"
+#include "worker/worker.h"
+
+/* Others are waiting for their turn. */
+#define LONGEST_RUN_MS 10000
+
+/* Records in one stretch of work. */
+#define SLICE 100
+
+/* How often the pace is looked at, and by how much it changes. */
+#define PACE_PERIOD USECS_PER_SEC
+#define PACE_STEP 1.08
+#define MOST_SPEED_UP 1000.0
+
+/* Records that are passed by are cheap, but not free. */
+#define LOOKS_PER_RECORD 20
+
+/* Versions of the extension whose tables this library knows. */
+#define KNOWN_VERSIONS {"1.0"}
+
+typedef struct RunState
+{
+	int64		until;			/* times are by clock_monotonic() */
+	PurgeBatch	batch;
+	RunOutcome	outcome;		/* RUN_RUNNING = go on */
+
+	double		speed_up;		/* by which purge_delay is divided */
+	int64		paced_at;
+	int64		lag;			/* then */
+	int64		took;			/* the last batch */
+	int64		delay_debt;		/* pause not yet made, in microseconds */
+} RunState;
+
+extern PGDLLEXPORT void idempotency_worker_main(Datum arg);
+
+/*
+ * Locks a database against being dropped or copied, for this transaction and
+ * without waiting.  False if another session is doing that, or waiting to.
+ */
+bool
+background_lock_database(Oid database)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
+	return LockAcquire(&tag, RowExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/*
+ * Keeps ends that are ordinary out of the server's log: of this process by
+ * SIGTERM, as at every stop of the server, and of a worker whose database is
+ * gone or not to be connected to any more.  The postmaster says that it ended.
+ */
+static void
+keep_quiet(ErrorData *error)
+{
+	if (error->elevel == FATAL &&
+		(error->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN ||
+		 error->sqlerrcode == ERRCODE_UNDEFINED_DATABASE ||
+		 error->sqlerrcode == ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE))
+		error->output_to_server = false;
+}
+
+/* Begins a background process. */
+void
+background_begin(void)
+{
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	emit_log_hook = keep_quiet;
+	BackgroundWorkerUnblockSignals();
+}
+
+/*
+ * Sleeps that many milliseconds, if any, or until the latch is set; takes in
+ * interrupts and changed settings.
+ */
+void
+background_rest(long ms, uint32 wait_event)
+{
+	if (ms > 0)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 ms, wait_event);
+		ResetLatch(MyLatch);
+	}
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+}
+
+/* Returns whether this library knows the version of the extension here. */
+static bool
+is_version_known(void)
+{
+	static const char *const known[] = KNOWN_VERSIONS;
+	char	   *version = catalog_extension_version();
+
+	for (int i = 0; version && i < lengthof(known); i++)
+	{
+		if (strcmp(known[i], version) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Locks the extension against being dropped or updated, for this transaction
+ * and without waiting.  Returns RUN_RUNNING if that worked.
+ */
+static RunOutcome
+lock_extension(void)
+{
+	Oid			extension = get_extension_oid(LIBRARY_NAME, true);
+	LOCKTAG		tag;
+
+	if (!OidIsValid(extension))
+		return RUN_NO_EXTENSION;
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, ExtensionRelationId, extension, 0);
+	if (LockAcquire(&tag, AccessShareLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return RUN_BUSY;
+
+	/* it may have been dropped, or made again, before we had the lock */
+	AcceptInvalidationMessages();
+	if (get_extension_oid(LIBRARY_NAME, true) != extension)
+		return RUN_BUSY;
+	return is_version_known() ? RUN_RUNNING : RUN_NO_EXTENSION;
+}
+
+/* Does what is to be done, in a transaction that is open, as the owner of the tables. */
+static void
+work_as_owner(RunState *run)
+{
+	Oid			user;
+	int			context;
+	Relation	rel;
+
+	if (!ConditionalLockRelationOid(catalog_relid(TABLE_RECORD), RowExclusiveLock))
+	{
+		run->outcome = RUN_BUSY;
+		return;
+	}
+	rel = catalog_open(TABLE_RECORD, NoLock);
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(rel->rd_rel->relowner,
+						   context | SECURITY_RESTRICTED_OPERATION);
+	table_close(rel, NoLock);
+	if (!purge_batch(&run->batch))
+		run->outcome = RUN_BUSY;
+	SetUserIdAndSecContext(user, context);
+}
+
+/* One transaction: asks whether the run is welcome, and works. */
+static void
+batch_transaction(RunState *run)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	pgstat_report_activity(STATE_RUNNING, "idempotency: purging");
+	if (!background_lock_database(MyDatabaseId))
+		run->outcome = RUN_BUSY;
+	else
+		run->outcome = lock_extension();
+	if (run->outcome == RUN_RUNNING)
+		work_as_owner(run);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	pgstat_report_stat(false);
+	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+/*
+ * Does a step of the run.  Returns NULL, or the error it ended with, in memory
+ * of the current context; no transaction is open then.
+ */
+static ErrorData *
+try_to(void (*step) (RunState *run), RunState *run)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	ErrorData  *volatile error = NULL;
+
+	PG_TRY();
+	{
+		step(run);
+	}
+	PG_CATCH();
+	{
+		HOLD_INTERRUPTS();
+		MemoryContextSwitchTo(caller);
+		error = CopyErrorData();
+		FlushErrorState();
+		AbortCurrentTransaction();
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(caller);
+	return error;
+}
+
+static void
+run_fail(RunState *run, const ErrorData *error)
+{
+	run->outcome = RUN_FAILED;
+	if (runs_fault(MyDatabaseId, error->message))
+		ereport(LOG,
+				(errcode(error->sqlerrcode),
+				 errmsg("idempotency could not do its work in database \"%s\": %s",
+						MyBgworkerEntry->bgw_extra, error->message),
+				 errhint("It is tried again; idem_stat_worker shows when.")));
+}
+
+/* Says once that records were left because they fail. */
+static void
+report_failed_records(const PurgeBatch *batch)
+{
+	if (batch->failed == 0 || !runs_fault(MyDatabaseId, batch->fault))
+		return;
+	ereport(LOG,
+			(errmsg("idempotency left " INT64_FORMAT " records, or tables of them, in database \"%s\" that cannot be purged; the first: %s",
+					batch->failed, MyBgworkerEntry->bgw_extra, batch->fault),
+			 errhint("They are tried again with every visit.")));
+}
+
+/* Sets the pace, from how late the last batch was. */
+static void
+set_pace(RunState *run)
+{
+	int64		now = clock_monotonic();
+	int64		lag = 0;
+
+	if (!run->batch.at_end && run->batch.from != DT_NOBEGIN)
+		lag = GetCurrentTimestamp() - run->batch.from;
+
+	if (run->batch.at_end)
+		run->speed_up = Max(run->speed_up / PACE_STEP, 1.0);
+	else if (run->paced_at == 0)
+		run->paced_at = now;
+	else if (now < run->paced_at + PACE_PERIOD)
+		return;
+	else if (lag >= run->lag)
+		run->speed_up = Min(run->speed_up * PACE_STEP, MOST_SPEED_UP);
+	run->paced_at = now;
+	run->lag = lag;
+}
+
+/* One batch. */
+static void
+run_batch(RunState *run)
+{
+	int64		start = clock_monotonic();
+	ErrorData  *error;
+
+	run->batch.lazy = true;
+	run->batch.max_emptied = PG_INT64_MAX;
+	run->batch.max_records = Min(guc_purge_batch, SLICE);
+	run->batch.max_looks = run->batch.max_records * LOOKS_PER_RECORD;
+	error = try_to(batch_transaction, run);
+	if (error)
+		run_fail(run, error);
+	if (run->outcome != RUN_RUNNING)
+		return;
+	run->took = clock_monotonic() - start;
+	set_pace(run);
+	runs_progress(MyDatabaseId, &run->batch, run->speed_up);
+	report_failed_records(&run->batch);
+}
+
+/*
+ * Pauses between batches.  What a latch cannot measure is left to the next pause
+ * as delay_debt, and what it slept too long is taken from it.
+ */
+static void
+pause_a_while(RunState *run)
+{
+	static uint32 wait_event = 0;
+	int64		start = clock_monotonic();
+
+	if (guc_purge_delay == 0)
+		run->delay_debt = 0;
+	else
+		run->delay_debt += Max((int64) (guc_purge_delay * 1000 / run->speed_up),
+							   (int64) (Max(4 - run->speed_up / 10, 1) * run->took));
+
+	background_rest(run->delay_debt / 1000,
+					compat_wait_event(&wait_event, "IdempotencyPurgeDelay"));
+	if (run->delay_debt >= 1000)
+		run->delay_debt = Max(run->delay_debt - (clock_monotonic() - start), -run->took);
+}
+
+/* Works until nothing is left, time is up, or the run is not welcome. */
+static RunOutcome
+run_to_end(void)
+{
+	MemoryContext context = AllocSetContextCreate(TopMemoryContext,
+												  "idempotency run",
+												  ALLOCSET_DEFAULT_SIZES);
+	RunState	run = {
+		.until = clock_monotonic() + LONGEST_RUN_MS * INT64CONST(1000),
+		.outcome = RUN_RUNNING,
+		.speed_up = runs_speed_up(MyDatabaseId),
+	};
+
+	purge_begin(&run.batch);
+	for (;;)
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		run_batch(&run);
+		MemoryContextReset(context);
+		if (run.outcome == RUN_RUNNING && run.batch.at_end)
+			run.outcome = RUN_DONE;
+		else if (run.outcome == RUN_RUNNING && clock_monotonic() >= run.until)
+			run.outcome = RUN_UNFINISHED;
+		if (run.outcome != RUN_RUNNING)
+			return run.outcome;
+		error = try_to(pause_a_while, &run);
+		if (error)
+			run_fail(&run, error);
+		else if (!guc_worker)
+			run.outcome = RUN_UNFINISHED;
+		if (run.outcome != RUN_RUNNING)
+			return run.outcome;
+	}
+}
+
+/* Settings that databases and roles may have set for applications. */
+static void
+set_own_settings(void)
+{
+	static const char *const own[][2] = {
+		{"search_path", ""},
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
+		{"default_transaction_deferrable", "off"},
+		{"lock_timeout", "100ms"},
+		{"statement_timeout", "0"},
+		{"synchronous_commit", "off"},
+	};
+
+	for (int i = 0; i < lengthof(own); i++)
+		SetConfigOption(own[i][0], own[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/*
+ * A worker process; the argument is the database.  Leaves with 0, which the
+ * postmaster takes for done, whatever came of it.
+ */
+void
+idempotency_worker_main(Datum arg)
+{
+	Oid			database = DatumGetObjectId(arg);
+
+	background_begin();
+	set_own_settings();
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	pgstat_report_appname("idempotency worker");
+	runs_begin(database, MyProcPid);
+	runs_end(database, run_to_end());
+	proc_exit(0);
+}
