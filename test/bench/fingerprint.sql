@@ -1,5 +1,5 @@
--- Time of idem_fingerprint(j) and of sha256(convert_to(j::text, 'UTF8')) for the
--- same params, one after the other, round by round; test/bench/fingerprint runs it.
+-- Microseconds of idem_fingerprint(j) and of sha256(convert_to(j::text, 'UTF8')) for the same
+-- params, one after the other, round by round, without what the loop itself takes.
 \set QUIET 1
 \pset format unaligned
 \pset tuples_only on
@@ -25,23 +25,22 @@ BEGIN
 END $$;
 
 CREATE TEMP TABLE cost AS
-SELECT size.name, length(pg_temp.params(lines)::text) AS bytes, round,
+SELECT n, size.name, round,
 	pg_temp.cost('idem_fingerprint(CASE WHEN generate_series > 0 THEN $1 END)', pg_temp.params(lines), calls) AS ours,
 	pg_temp.cost('sha256(convert_to((CASE WHEN generate_series > 0 THEN $1 END)::text, ''UTF8''))', pg_temp.params(lines), calls) AS theirs,
 	pg_temp.cost('CASE WHEN generate_series > 0 THEN $1 END', pg_temp.params(lines), calls) AS nothing
-  FROM (VALUES (1, '200 B', 0, 20000), (2, '20 kB', 140, 400), (3, '1 MB', 7000, 8)) size (n, name, lines, calls),
+  FROM (VALUES (1, 200, 0, 20000), (2, 20000, 140, 400), (3, 1000000, 7000, 8)) size (n, name, lines, calls),
 	generate_series(1, :rounds) round
  ORDER BY round, n;
 
-SELECT format('%-6s (%s bytes) %s gross, %s net; %s µs against %s µs; target %s', name, bytes,
-	round(percentile_cont(0.5) WITHIN GROUP (ORDER BY ours / theirs)::numeric, 3),
-	round(percentile_cont(0.5) WITHIN GROUP (ORDER BY (ours - nothing) / (theirs - nothing))::numeric, 3),
-	round(percentile_cont(0.5) WITHIN GROUP (ORDER BY ours)::numeric / 1000, 2),
-	round(percentile_cont(0.5) WITHIN GROUP (ORDER BY theirs)::numeric / 1000, 2),
-	CASE name WHEN '200 B' THEN 0.35 ELSE 0.45 END)
-  FROM cost GROUP BY name, bytes ORDER BY bytes;
+SELECT name, form, ns / 1000 FROM cost, LATERAL (VALUES ('sha256', theirs - nothing), ('ours', ours - nothing)) f (form, ns)
+ ORDER BY round, n, form DESC;
 
--- An object whose members come in the worst order
+-- Of 100 000 small arrays: arrays whose order means nothing, beside arrays whose order does;
+-- and an object with 200 000 members that come in the worst order
+SELECT idem_define('unordered', '{"unordered": ["/*/tags"]}'), idem_define('ordered', '{"ignore": ["/*/none"]}') \g /dev/null
+CREATE TEMP TABLE tagged AS SELECT jsonb_agg(jsonb_build_object('id', n, 'tags', '[3, 1, 2]'::jsonb)) AS j FROM generate_series(1, 100000) n;
 CREATE TEMP TABLE reversed AS SELECT jsonb_object_agg(n::text, n) AS j FROM generate_series(200000, 1, -1) n;
-SELECT pg_temp.cost('idem_fingerprint(CASE WHEN generate_series > 0 THEN $1 END)', j, 10) AS ns FROM reversed \gset
-SELECT format('200 000 members in reverse order: %s ms; target below 1000', round(:ns / 1e6));
+SELECT 'arrays', 'ordered', pg_temp.cost('idem_fingerprint(CASE WHEN generate_series > 0 THEN $1 END, ''ordered'')', j, 5) / 1000 FROM tagged;
+SELECT 'arrays', 'unordered', pg_temp.cost('idem_fingerprint(CASE WHEN generate_series > 0 THEN $1 END, ''unordered'')', j, 5) / 1000 FROM tagged;
+SELECT 'arrays', 'reversed_members', pg_temp.cost('idem_fingerprint(CASE WHEN generate_series > 0 THEN $1 END)', j, 10) / 1000 FROM reversed;

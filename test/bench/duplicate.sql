@@ -1,1 +1,0 @@
-SELECT verdict FROM idem_claim('bench', 'held', '{"sku": "abc"}');

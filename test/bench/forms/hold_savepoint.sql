@@ -1,0 +1,7 @@
+SET application_name = 'holder';
+BEGIN;
+SELECT pg_advisory_xact_lock(hashtextextended('acme bench held', 0));
+SAVEPOINT a;
+SAVEPOINT b;
+SELECT verdict FROM idem_claim('bench', 'held', '{"sku": "abc"}');
+SELECT pg_sleep(600);

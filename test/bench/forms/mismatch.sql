@@ -1,0 +1,2 @@
+\set k random(1, :keys)
+SELECT verdict, result FROM idem_claim('bench', 'p-' || :k, '{"other": "params"}');

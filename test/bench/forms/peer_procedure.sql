@@ -1,0 +1,3 @@
+-- The PL/pgSQL peer.
+\set k random(1, 9000000000000000000)
+CALL peer_procedure('k-' || :k, :params);

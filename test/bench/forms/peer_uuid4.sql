@@ -1,0 +1,1 @@
+CALL peer_procedure(gen_random_uuid()::text, :params);

@@ -1,0 +1,1 @@
+CALL peer_procedure(idem_new_key(), :params);

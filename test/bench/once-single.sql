@@ -1,1 +1,0 @@
-INSERT INTO bare (id, claimed_at, finished_at, expires_at, forget_at, fence, attempt, state, principal, operation, key) VALUES (gen_random_uuid(), clock_timestamp(), clock_timestamp(), clock_timestamp(), clock_timestamp(), 1700000000000000, 1, 's', 'acme', 'bench', 'k-' || :k || '-NUMBER') ON CONFLICT DO NOTHING;
