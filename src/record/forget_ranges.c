@@ -369,6 +369,18 @@ read_range(ForgetRanges *ranges, const ForgetRange *range, RowsKind kind,
 }
 
 /*
+ * Returns whether a summary calls a range due, or not yet over, and its rows do
+ * not.
+ */
+static bool
+is_outdated(const ForgetRange *range, const ForgetRange *exact, TimestampTz now)
+{
+	return (range->earliest <= now && exact->earliest > now) ||
+		(range->latest == NEVER && exact->latest != NEVER) ||
+		(range->latest > now && clock_after(exact->latest, RANGE_SLACK) <= now);
+}
+
+/*
  * Makes a new summary of a range if that would not call it due any more, or
  * over at last, and the old one does.
  */
@@ -380,9 +392,7 @@ forget_ranges_renew(ForgetRanges *ranges, const ForgetRange *range, TimestampTz 
 	if (!range->known)
 		return;
 	read_range(ranges, range, ROWS_NOT_REMOVABLE, &new);
-	if ((range->earliest <= now && new.earliest > now) ||
-		(range->latest == NEVER && new.latest != NEVER) ||
-		(range->latest > now && clock_after(new.latest, RANGE_SLACK) <= now))
+	if (is_outdated(range, &new, now))
 		(void) summarize(ranges, range);
 }
 
@@ -411,7 +421,8 @@ forget_ranges_over(ForgetRanges *ranges, TimestampTz now)
 			if (over > now && ranges->blocks_read > MOST_BLOCKS_READ)
 				return NEVER;
 			read_range(ranges, &range, ROWS_SETTLED, &exact);
-			if (exact.latest != NEVER)
+			/* making one dirties these rows at least */
+			if (exact.latest != NEVER && is_outdated(&range, &exact, now))
 				forget_ranges_renew(ranges, &range, now);
 			range.latest = exact.latest;
 		}
