@@ -125,7 +125,8 @@ $(DATA_built): $(PARTS)
 freeze: $(DATA_built)
 	@$(if $(DATA_built),,echo "version $(EXTVERSION) is released already" && exit 1)
 	sed -i 's/^RELEASED =.*/RELEASED = $(strip $(RELEASED) $(EXTVERSION))/' Makefile
-	@echo "commit Makefile, and $(DATA_built) with git add --force"
+	sed -i '/^# released/a !/$(DATA_built)' .gitignore
+	@echo "commit Makefile, .gitignore and $(DATA_built)"
 
 # Is the script of a released version what it was, and can every released
 # version be updated to the present one?
