@@ -66,6 +66,7 @@ my $shape = q{
 my $source = "$scratch/source";
 run('a copy of the sources', "mkdir $source && cp -a Makefile idempotency.control README.md CHANGELOG.md docs src $source && mkdir $source/sql && cp -a sql/parts $source/sql && cp -a sql/idempotency--*--*.sql $source/sql || true");
 edit("$source/Makefile", qr/^RELEASED =.*/m => 'RELEASED =');
+append_to_file("$source/.gitignore", "# released\n");
 {
 	my $make = "make -s -C $source PG_CONFIG=/no/server";
 	my $script = "$source/sql/idempotency--$present.sql";
@@ -73,6 +74,7 @@ edit("$source/Makefile", qr/^RELEASED =.*/m => 'RELEASED =');
 	is(system("$make check-released >$scratch/said 2>&1"), 0, 'a version that is not released may change');
 	run('freeze', "$make freeze");
 	like(slurp_file("$source/Makefile"), qr/^RELEASED = .*\Q$present\E$/m, 'the Makefile keeps the version');
+	like(slurp_file("$source/.gitignore"), qr/^!\/sql\/idempotency--\Q$present\E\.sql$/m, 'git keeps the script');
 	my $released = slurp_file($script);
 	like($released, qr/^CREATE FUNCTION idem_claim\(/m, 'and the script is there');
 	is(system("$make check-released >$scratch/said 2>&1"), 0, 'the script is what was released');
@@ -182,6 +184,8 @@ like($early->error, qr/^HINT: .* If the extension is older, run ALTER EXTENSION 
 
 # --- ALTER EXTENSION UPDATE --------------------------------------------------------------------
 
+# reading settings locks their table, which the update would wait for: they are cached now
+$other->run("SELECT idem_status('op', 'done')");
 $other->run('BEGIN');
 $other->claim("'op', 'open'");
 my $update = session($node, dbname => 'upgraded');
