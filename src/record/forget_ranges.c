@@ -333,9 +333,7 @@ forget_ranges_get(ForgetRanges *ranges, BlockNumber block, ForgetRange *range)
 	return true;
 }
 
-/*
- * Makes a summary of a range that has none, if it is whole.
- */
+/* Makes a summary of a range that has none, if it is whole. */
 void
 forget_ranges_complete(ForgetRanges *ranges, ForgetRange *range)
 {
@@ -344,9 +342,7 @@ forget_ranges_complete(ForgetRanges *ranges, ForgetRange *range)
 		read_summary(ranges, range);
 }
 
-/*
- * Reads a range itself: the times of the rows it has.
- */
+/* Reads a range itself: the times of the rows it has. */
 static void
 read_range(ForgetRanges *ranges, const ForgetRange *range, RowsKind kind,
 		   ForgetRange *exact)

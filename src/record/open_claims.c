@@ -159,9 +159,7 @@ set_locktag(LOCKTAG *tag, const pg_uuid_t *id)
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, pg_ntoh32(high), pg_ntoh32(low), LOCK_CLASS);
 }
 
-/*
- * Returns whether this session holds the lock of an id, for Assert.
- */
+/* Returns whether this session holds the lock of an id, for Assert. */
 bool
 open_claim_lock_held(const pg_uuid_t *id)
 {
@@ -189,9 +187,7 @@ open_claim_lock(const pg_uuid_t *id)
 	return result != LOCKACQUIRE_NOT_AVAIL;
 }
 
-/*
- * Releases a lock that belongs to that resource owner.
- */
+/* Releases a lock that belongs to that resource owner. */
 static void
 unlock_from(const pg_uuid_t *id, ResourceOwner owner)
 {
@@ -205,9 +201,7 @@ unlock_from(const pg_uuid_t *id, ResourceOwner owner)
 	CurrentResourceOwner = caller;
 }
 
-/*
- * Releases a lock taken by open_claim_lock at the current nesting level.
- */
+/* Releases a lock taken by open_claim_lock at the current nesting level. */
 void
 open_claim_unlock(const pg_uuid_t *id)
 {
@@ -259,9 +253,7 @@ open_claim_holder_of_xid(TransactionId xid, int32 *holder)
  *----
  */
 
-/*
- * Returns whether this transaction may hold another claim as a lock.
- */
+/* Returns whether this transaction may hold another claim as a lock. */
 bool
 open_claim_has_room(void)
 {
@@ -352,9 +344,7 @@ open_claim_find(const pg_uuid_t *id)
 	return entry && open_claim_is_open(entry->open) ? entry->open : NULL;
 }
 
-/*
- * Forgets a claim that is in no list any more.
- */
+/* Forgets a claim that is in no list any more. */
 static void
 forget(OpenClaim *open)
 {
@@ -408,9 +398,7 @@ open_claim_finish(OpenClaim *open)
 	forget(open);
 }
 
-/*
- * Returns whether that version is the one the claim stands on.
- */
+/* Returns whether that version is the one the claim stands on. */
 static bool
 is_as_claimed(const OpenClaim *open, const Record *found)
 {
@@ -525,9 +513,7 @@ open_claim_may_be_earlier(TransactionId xmin)
  *----
  */
 
-/*
- * Forgets everything; the memory goes with the transaction.
- */
+/* Forgets everything; the memory goes with the transaction. */
 static void
 forget_all(void)
 {
@@ -551,9 +537,7 @@ forget_all(void)
 	watching = false;
 }
 
-/*
- * Returns the claims that are open, in order.
- */
+/* Returns the claims that are open, in order. */
 List *
 open_claim_list(void)
 {
@@ -573,9 +557,7 @@ open_claim_list(void)
 	return list;
 }
 
-/*
- * Raises ID003 if a claim is left open: names the first, counts the rest.
- */
+/* Raises ID003 if a claim is left open: names the first, counts the rest. */
 static void
 refuse_open_claims(const List *open, const char *what)
 {
@@ -616,9 +598,7 @@ refuse_repeated_completion(const char *what)
 			 errhint("The earlier try had committed. Roll back and claim again to learn what is on record.")));
 }
 
-/*
- * Before the end: refuses.  At the end: forgets.
- */
+/* Before the end: refuses.  At the end: forgets. */
 static void
 open_claim_xact_callback(XactEvent event, void *arg)
 {
@@ -665,9 +645,7 @@ finished_kept(UndoEntry *entry)
 	forget(open);
 }
 
-/*
- * A completion did not happen.
- */
+/* A completion did not happen. */
 static void
 finished_undone(UndoEntry *entry)
 {
@@ -675,9 +653,7 @@ finished_undone(UndoEntry *entry)
 	n_open++;
 }
 
-/*
- * A claim is void; its lock goes by itself.
- */
+/* A claim is void; its lock goes by itself. */
 static void
 opened_undone(UndoEntry *entry)
 {
@@ -756,9 +732,7 @@ open_claim_process_utility(PlannedStmt *pstmt, const char *query_string,
 		refuse_as_commit_would();
 }
 
-/*
- * Registers callbacks and hooks.  Once, at load.
- */
+/* Registers callbacks and hooks.  Once, at load. */
 void
 open_claim_init(void)
 {

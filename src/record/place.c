@@ -111,9 +111,7 @@ place_syscache_callback(Datum arg, int cacheid, uint32 hashvalue)
 	placed_record = InvalidOid;
 }
 
-/*
- * Registers callbacks.  Once, at load.
- */
+/* Registers callbacks.  Once, at load. */
 void
 place_init(void)
 {
@@ -211,9 +209,7 @@ typedef struct Asking
 	int			context;
 } Asking;
 
-/*
- * Raises 55000: the tables are no part of a cluster.
- */
+/* Raises 55000: the tables are no part of a cluster. */
 static void
 refuse_alone(void)
 {
@@ -258,9 +254,7 @@ asking_end(const Asking *asking)
 	SetUserIdAndSecContext(asking->user, asking->context);
 }
 
-/*
- * Asks, with a snapshot of this moment.  The answer is in SPI_tuptable.
- */
+/* Asks, with a snapshot of this moment.  The answer is in SPI_tuptable. */
 static void
 ask(const Asking *asking, Question *question, Datum *values)
 {
@@ -285,9 +279,7 @@ ask(const Asking *asking, Question *question, Datum *values)
 	PopActiveSnapshot();
 }
 
-/*
- * Returns a column of a row of the answer; 0 for null.
- */
+/* Returns a column of a row of the answer; 0 for null. */
 static Datum
 answered_column(uint64 row, int column)
 {
@@ -301,9 +293,7 @@ answered_column(uint64 row, int column)
  *----
  */
 
-/*
- * Raises 40001 or 55000 about a shard that is not here.
- */
+/* Raises 40001 or 55000 about a shard that is not here. */
 static void
 refuse_elsewhere(const char *principal, int64 shard, bool was_here)
 {

@@ -110,9 +110,7 @@
 /* Of a module that has something else to purge: events. */
 static void (*next_step) (void *batch) = NULL;
 
-/*
- * Gets ready for the first batch of a run over all records.
- */
+/* Gets ready for the first batch of a run over all records. */
 void
 purge_begin(PurgeBatch *batch)
 {
@@ -132,9 +130,7 @@ purge_note_fault(PurgeBatch *batch, const ErrorData *error)
 	return error != NULL;
 }
 
-/*
- * Lets another step follow in each batch, once there are no more records.
- */
+/* Lets another step follow in each batch, once there are no more records. */
 void
 purge_register(void (*step) (void *batch))
 {
@@ -203,9 +199,7 @@ attempt(void (*part) (void *arg), void *arg, PurgeBatch *batch)
 	return !purge_note_fault(batch, error);
 }
 
-/*
- * Returns whether a batch may remove more, and look for it.
- */
+/* Returns whether a batch may remove more, and look for it. */
 static bool
 has_room(const PurgeBatch *batch)
 {
@@ -213,9 +207,7 @@ has_room(const PurgeBatch *batch)
 		(batch->max_looks == 0 || batch->looks < batch->max_looks);
 }
 
-/*
- * Returns the operation of a record if it is forgotten; else NULL.
- */
+/* Returns the operation of a record if it is forgotten; else NULL. */
 static const char *
 operation_if_forgotten(Relation rel, HeapTuple tuple, Record *rec)
 {
@@ -253,9 +245,7 @@ purge_row(void *arg)
 	}
 }
 
-/*
- * Goes through what is left of a range, as far as the batch has room.
- */
+/* Goes through what is left of a range, as far as the batch has room. */
 static void
 purge_range(PurgeStep *step, ForgetRanges *ranges, const ForgetRange *range,
 			TimestampTz now)
@@ -353,9 +343,7 @@ is_worth_waiting(Relation rel, ForgetRanges *ranges, Table which, TimestampTz no
 	return false;
 }
 
-/*
- * Removes records of step->rel, as far as the batch has room.
- */
+/* Removes records of step->rel, as far as the batch has room. */
 static void
 purge_relation(PurgeStep *step)
 {
@@ -407,9 +395,7 @@ purge_table(void *arg)
 	store_close(&store);
 }
 
-/*
- * Removes a batch of forgotten records one by one, table after table.
- */
+/* Removes a batch of forgotten records one by one, table after table. */
 static void
 purge_tables(PurgeBatch *batch)
 {
@@ -442,9 +428,7 @@ list_shards(void *arg)
 	*(List **) arg = place_here();
 }
 
-/*
- * Removes records of one shard.
- */
+/* Removes records of one shard. */
 static void
 purge_shard(void *arg)
 {

@@ -94,9 +94,7 @@ extern List *place_here(void);
 extern Relation place_open(Table like, int64 shard, LOCKMODE lockmode);
 extern HeapTuple place_form(Relation rel, RowValues *row, const text *principal);
 
-/*
- * Are records in shards of a cluster?
- */
+/* Are records in shards of a cluster? */
 static inline bool
 place_used(void)
 {

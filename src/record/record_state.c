@@ -56,9 +56,7 @@ record_tries_left(const Record *rec, const Policy *policy, TimestampTz now)
 	return record_deadline(rec, policy) > now;
 }
 
-/*
- * Does the operation judge this key by the time it carries?
- */
+/* Does the operation judge this key by the time it carries? */
 static bool
 is_timed(const Call *call)
 {
@@ -103,9 +101,7 @@ is_forgotten(const Record *rec, const Call *call, TimestampTz now)
 		(!is_timed(call) || record_key_is_late(call, now));
 }
 
-/*
- * EffectiveState of a record whose outcome is final.
- */
+/* EffectiveState of a record whose outcome is final. */
 static EffectiveState
 effective_state_of_outcome(const Record *rec, const Call *call, TimestampTz now,
 						   EffectiveState recorded)
@@ -326,9 +322,7 @@ record_put_back(Record *rec, const Call *call, TimestampTz now)
 	}
 }
 
-/*
- * Returns whether a record could be executed if it were not too early.
- */
+/* Returns whether a record could be executed if it were not too early. */
 bool
 record_is_early(const Record *rec, EffectiveState effective, TimestampTz now)
 {

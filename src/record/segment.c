@@ -32,9 +32,7 @@
 #define UNIX_EPOCH_MS \
 	((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * (SECS_PER_DAY * 1000))
 
-/*
- * The table of an id.
- */
+/* The table of an id. */
 Table
 segment_of(const pg_uuid_t *id)
 {

@@ -113,9 +113,7 @@ close_table(RecordTable *table)
 	pfree(table);
 }
 
-/*
- * Closes what is kept open.
- */
+/* Closes what is kept open. */
 void
 store_close_kept(void)
 {
@@ -147,9 +145,7 @@ store_xact_callback(XactEvent event, void *arg)
 		store_close_kept();
 }
 
-/*
- * Registers callbacks.  Once, at load.
- */
+/* Registers callbacks.  Once, at load. */
 void
 store_init(void)
 {
@@ -228,9 +224,7 @@ store_forget_index(Relation rel)
 	return catalog_open_index(rel, &by_forget_at);
 }
 
-/*
- * Returns when a row of a table is to be forgotten.
- */
+/* Returns when a row of a table is to be forgotten. */
 TimestampTz
 store_forget_at(Relation rel, HeapTuple tuple)
 {
@@ -291,9 +285,7 @@ store_close(Store *store)
 	store->tables = NULL;
 }
 
-/*
- * Understands a tuple of the table.  rec points into it.  Raises XX001.
- */
+/* Understands a tuple of the table.  rec points into it.  Raises XX001. */
 void
 store_read(Relation rel, HeapTuple tuple, Record *rec)
 {
@@ -340,9 +332,7 @@ store_read(Relation rel, HeapTuple tuple, Record *rec)
 	rec->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 }
 
-/*
- * A tuple of the table from a record.
- */
+/* A tuple of the table from a record. */
 static HeapTuple
 tuple_from_record(Relation rel, const Record *rec)
 {
@@ -428,9 +418,7 @@ probe_table(RecordTable *table, const pg_uuid_t *id, Record *rec)
 	return result;
 }
 
-/*
- * Looks for it in all shards that are here.
- */
+/* Looks for it in all shards that are here. */
 static ProbeResult
 probe_shards(Store *store, const pg_uuid_t *id, Record *rec)
 {
@@ -467,9 +455,7 @@ store_probe_id(Store *store, const pg_uuid_t *id, const text *principal, Record 
 	return table ? probe_table(table, id, rec) : probe_shards(store, id, rec);
 }
 
-/*
- * The same for an identity, whose texts are compared.  Raises ID099.
- */
+/* The same for an identity, whose texts are compared.  Raises ID099. */
 ProbeResult
 store_probe(Store *store, const Identity *who, Record *rec)
 {
@@ -496,9 +482,7 @@ store_wait(Store *store, const Record *rec)
 					  XLTW_Update);
 }
 
-/*
- * Whose record it is.
- */
+/* Whose record it is. */
 void
 identity_of_record(Identity *who, const Record *rec)
 {

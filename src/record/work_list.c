@@ -40,9 +40,7 @@
 
 #define N_COLUMNS 8
 
-/*
- * Understand a tuple of the list; work points into it.
- */
+/* Understand a tuple of the list; work points into it. */
 static void
 work_from_tuple(Relation rel, HeapTuple tuple, Work *work)
 {
@@ -60,9 +58,7 @@ work_from_tuple(Relation rel, HeapTuple tuple, Work *work)
 	work->tid = tuple->t_self;
 }
 
-/*
- * A tuple of the list from an entry.
- */
+/* A tuple of the list from an entry. */
 static HeapTuple
 tuple_from_work(Relation rel, const Work *work)
 {
@@ -99,9 +95,7 @@ open_list(const text *principal, LOCKMODE lockmode)
 	return place_open(TABLE_OPEN_WORK, place_of(text_to_cstring(principal)).work, lockmode);
 }
 
-/*
- * Opens the lists of all that are here.
- */
+/* Opens the lists of all that are here. */
 static List *
 open_lists(void)
 {
@@ -122,9 +116,7 @@ open_lists(void)
 	return lists;
 }
 
-/*
- * The entry of an id in a list that is open.
- */
+/* The entry of an id in a list that is open. */
 static bool
 find_in(Relation rel, const pg_uuid_t *id, Work *work)
 {
@@ -137,9 +129,7 @@ find_in(Relation rel, const pg_uuid_t *id, Work *work)
 	return found;
 }
 
-/*
- * The entry of a record as last committed, or as this transaction made it.
- */
+/* The entry of a record as last committed, or as this transaction made it. */
 bool
 work_find(const Record *rec, Work *work)
 {
@@ -150,9 +140,7 @@ work_find(const Record *rec, Work *work)
 	return found;
 }
 
-/*
- * Replaces an entry, unless it has been changed since or is being changed.
- */
+/* Replaces an entry, unless it has been changed since or is being changed. */
 RowChange
 work_update(const Work *found, const Work *work)
 {
@@ -307,18 +295,14 @@ struct WorkScan
 	WorkRange  *returned;		/* has the entry returned last */
 };
 
-/*
- * Begins a scan of the list, of nothing yet.
- */
+/* Begins a scan of the list, of nothing yet. */
 WorkScan *
 work_scan_begin(void)
 {
 	return palloc0(sizeof(WorkScan));
 }
 
-/*
- * Is the entry one that the range is for?
- */
+/* Is the entry one that the range is for? */
 static bool
 is_selected(const WorkRange *range, const Work *work)
 {
@@ -356,9 +340,7 @@ advance(WorkRange *range)
 	MemoryContextSwitchTo(caller);
 }
 
-/*
- * Adds a range of one list.
- */
+/* Adds a range of one list. */
 static void
 add_range(WorkScan *scan, Relation rel, char queue, const char *operation,
 		  const char *principal, TimestampTz due)
@@ -442,9 +424,7 @@ work_scan_next(WorkScan *scan)
 	return first ? first->current : NULL;
 }
 
-/*
- * Ends it; the locks are kept to the end of the transaction.
- */
+/* Ends it; the locks are kept to the end of the transaction. */
 void
 work_scan_end(WorkScan *scan)
 {
@@ -491,9 +471,7 @@ next_operation_in(Relation rel, char queue, const char *after)
 	return tuple ? text_to_cstring(work.operation) : NULL;
 }
 
-/*
- * The same in all lists that are here.
- */
+/* The same in all lists that are here. */
 char *
 work_next_operation(char queue, const char *after)
 {

@@ -281,9 +281,7 @@ is_settled(HeapTupleHeader tuple)
 	return !TransactionIdIsCurrentTransactionId(xid) && !TransactionIdDidCommit(xid);
 }
 
-/*
- * Moves a scan to its next version.  False at the end.
- */
+/* Moves a scan to its next version.  False at the end. */
 static bool
 scan_step(RowScan *scan)
 {
