@@ -44,7 +44,7 @@ static const Setting settings[] = {
 	{"relay", "\"take\"", read_relay, AT(relay_from_log), REFUSE_NULL, 0},
 	{"retention", "\"7 days\"", setting_interval, AT(retention), NO_LIMIT, 0},
 	{"retry_budget", "0.2", setting_share, AT(retry_budget), NO_LIMIT, 0},
-	{"role", "null", setting_string, AT(role), 0, NAMEDATALEN},
+	{"role", "null", setting_role, AT(role), 0, 0},
 	{"skip_dead_head", "true", setting_boolean, AT(skip_dead_head), REFUSE_NULL, 0},
 };
 

@@ -61,7 +61,7 @@ static const Setting settings[] = {
 	{"resource_pointer", "null", setting_pointer, AT(resource_pointer), 0, 0},
 	{"retention", "\"24 h\"", setting_interval, AT(retention), NO_LIMIT, 0},
 	{"retry_after", "\"1 s\"", setting_interval, AT(retry_after), REFUSE_NULL, 1},
-	{"role", "null", setting_string, AT(role), 0, NAMEDATALEN},
+	{"role", "null", setting_role, AT(role), 0, 0},
 	{"store_result", "true", setting_boolean, AT(store_result), REFUSE_NULL, 0},
 	{"unordered", "[]", read_normalisation, 0, 0, 0},
 	{"wait", "\"0\"", setting_interval, AT(wait), REFUSE_NULL, 0},

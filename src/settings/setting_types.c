@@ -180,17 +180,21 @@ setting_boolean(const SettingValue *given)
 	*(bool *) given->member = given->value->val.boolean;
 }
 
-/* When least is set, not longer than a name. */
 void
 setting_string(const SettingValue *given)
 {
-	int64		least = given->setting->least;
-
 	if (given->value->type != jbvString || given->value->val.string.len == 0)
 		setting_refuse(given, "a string that is not empty, or null");
-	if (least > 0 && given->value->val.string.len >= least)
-		setting_refuse(given, "the name of a role");
 	*(char **) given->member = json_scalar_text(given->value);
+}
+
+/* The role need not exist. */
+void
+setting_role(const SettingValue *given)
+{
+	setting_string(given);
+	if (given->value->val.string.len >= NAMEDATALEN)
+		setting_refuse(given, "the name of a role");
 }
 
 void

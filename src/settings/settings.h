@@ -17,7 +17,9 @@ typedef struct Setting
 	const char *name;
 	const char *built_in;		/* value as JSON where none is defined */
 	void		(*read) (const SettingValue *given);
-	size_t		offset;			/* of the member that holds it */
+	size_t		offset;			/* of the member that holds it: an int64 for
+								 * numbers, shares and intervals, a bool, a
+								 * char *, or what read stores */
 	int64		when_null;		/* value of JSON null; REFUSE_NULL = not
 								 * allowed */
 	int64		least;			/* smallest number or interval allowed */
@@ -76,6 +78,7 @@ extern void setting_integer(const SettingValue *given);
 extern void setting_share(const SettingValue *given);
 extern void setting_boolean(const SettingValue *given);
 extern void setting_string(const SettingValue *given);
+extern void setting_role(const SettingValue *given);
 extern void setting_pointer(const SettingValue *given);
 extern int	setting_one_of(const SettingValue *given, const char *const *words, int n);
 extern Jsonb *settings_overlay(const SettingsKind *kind, Jsonb *everyone, Jsonb *own);
