@@ -16,7 +16,7 @@
 #include "compat.h"
 #include "guc.h"
 
-/* Each node has its own records: where each key always comes to the same node. */
+/* On where each key always comes to the same node: each has records of its own. */
 bool		guc_allow_on_worker_nodes = false;
 
 /* Off to measure what counting costs: a few nanoseconds each. */

@@ -37,7 +37,7 @@
 #define ERRCODE_IDEM_FAILED			MAKE_SQLSTATE('I','D','0','1','4')
 #define ERRCODE_IDEM_ID_COLLISION	MAKE_SQLSTATE('I','D','0','9','9')
 
-/* Raises 22023, as what is wrong with an argument does: with errmsg() and errhint(). */
+/* Raises 22023 about an argument; message is an errmsg(), hint an errhint(). */
 #define REFUSE_ARGUMENT(message, hint) \
 	ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), message, hint))
 

@@ -70,8 +70,9 @@ extern void limiter_end(const Destination *destination, const CallsEnded *ended)
 typedef struct Window
 {
 	int64		width;			/* microseconds that a number counts, at most */
-	int64		newest;			/* step that is over */
-	int64		ending[WINDOW_STEPS];	/* before step n, at n % WINDOW_STEPS */
+	int64		newest;			/* of the steps that are over */
+	int64		ending[WINDOW_STEPS];	/* sums of what counts until step n
+										 * begins, at n % WINDOW_STEPS */
 } Window;
 
 extern int64 window_sum(Window *window, int64 width, int64 now);

@@ -52,8 +52,8 @@ typedef struct DecisionRow
 } DecisionRow;
 
 /*
- * Raises that error: a call cannot do to its key, or to an operation, what it was
- * to do.
+ * Raises an error with that SQLSTATE: why the call cannot do what verb says, to its
+ * key or, if it has none, to the operation.
  */
 void
 claim_refuse(const Call *call, int sqlstate, const char *verb, const char *why,
@@ -402,7 +402,7 @@ act_tell(Claim *claim)
 }
 
 /*
- * The same where nothing is on record: only now does the form of the key matter,
+ * alone() where nothing is on record: only now does the form of the key matter,
  * because a key on record, or held by another transaction, is answered from that,
  * however the settings have changed.  Raises 22023.
  */

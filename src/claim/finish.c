@@ -393,7 +393,10 @@ finish_serve(FunctionCallInfo fcinfo, const FinishArgs *args, Finishing what)
 	return what == FINISH_COMPLETE ? finish.outcome : (Datum) 0;
 }
 
-/* Defines a function that says it; what it takes is in by_answer or by_key. */
+/*
+ * Defines a function with which an owner says that; what it takes is in by_answer or
+ * by_key.
+ */
 #define FINISH_FUNCTION(name, args, what) \
 	REQUEST_FUNCTION(name, finishings[what].verb) \
 	{ \

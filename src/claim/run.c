@@ -6,10 +6,10 @@
  * The function runs with the caller's rights in a subtransaction.  What it
  * returns completes the claim.  An error that says something about the request
  * itself is recorded as a failure for good, cut if it is larger than the
- * operation allows; every other one, transient or internal, is raised again after the subtransaction is gone, and takes the
- * claim with it: nothing is recorded, the key may be tried again.  In
- * particular serialization failures, deadlocks and cancels are never taken for
- * an outcome.
+ * operation allows; every other one, transient or internal, is raised again after
+ * the subtransaction is gone, and takes the claim with it: nothing is recorded, the
+ * key may be tried again.  In particular serialization failures, deadlocks and
+ * cancels are never taken for an outcome.
  *
  * The function comes as an OID, so no parser has looked its name up for the
  * caller: what a call by name is asked for is asked here, before the claim and
@@ -30,7 +30,6 @@
 #include "utils/syscache.h"
 
 #include "claim/claim.h"
-
 
 #define HOW_TO_PASS "Pass the name as regprocedure, such as 'create_order(jsonb)'."
 

@@ -80,7 +80,7 @@ queue_start_size(void)
 	return mul_size(OUTBOX_STRIPES, sizeof(Stripe));
 }
 
-/* A mark is as good as its use: that not used for longest makes room. */
+/* Any mark may make room: the one that was not used for the longest time does. */
 static bool
 may_go(const SharedEntry *shared)
 {

@@ -38,8 +38,8 @@
 #define MAX_MOVED 1000
 
 /*
- * Others are deferred until the first entry's time, but not longer than that,
- * and a little longer, in microseconds.
+ * Others are deferred until the first entry's time or LONGEST_DEFERRED from now,
+ * whichever comes first, and DEFERRED_LONGER beyond that; in microseconds.
  */
 #define LONGEST_DEFERRED (INT64CONST(240) * USECS_PER_SEC)
 #define DEFERRED_LONGER (INT64CONST(60) * USECS_PER_SEC)
@@ -82,7 +82,8 @@ typedef struct Take
 	MemoryContext context;		/* of what it keeps */
 	MemoryContext row_context;
 	List	   *chosen;			/* OutboxEntry, locked and to be leased */
-	bool		chose_suspect;	/* that is all, then */
+	bool		chose_suspect;	/* one whose lease was not answered: it comes
+								 * alone */
 	int32		retries;		/* chosen */
 	int32		skipped;
 	int32		moved;			/* deferred or given up */

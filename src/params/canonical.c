@@ -382,7 +382,8 @@ typedef struct TextLength
 {
 	int64		bytes;
 	int64		max_bytes;
-	bool		at_most;		/* of a string what it may come to */
+	bool		at_most;		/* takes strings for as long as they can be,
+								 * unread */
 } TextLength;
 
 /* Returns the length of what escape_json() makes of a string. */

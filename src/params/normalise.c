@@ -98,7 +98,10 @@ params_path_step(const ParamsPath *from, const char *name, size_t len)
 	return NULL;
 }
 
-/* Returns it, made if need be; field: on the way of one of "fields". */
+/*
+ * Returns the path one step below from, made if need be; field: on the way of one
+ * of "fields".
+ */
 static ParamsPath *
 add_step(ParamsPath *from, char *name, bool field)
 {

@@ -124,7 +124,7 @@ number_length(Numeric stored)
 	return number.negative + digits + (number.scale > 0 ? 1 + number.scale : 0);
 }
 
-/* Makes a Decimal of count digits with zeros at both ends. */
+/* Makes a Decimal of count digits, leaving out zeros at both ends. */
 static void
 trim_zeros(Decimal *number, const char *digits, int count, int point)
 {

@@ -43,7 +43,7 @@ typedef struct Element
 	Size		len;
 } Element;
 
-/* Where reshaped values are built, and for whom. */
+/* Where reshaped values are built, and by which settings. */
 typedef struct Reshaping
 {
 	const Normalisation *norm;

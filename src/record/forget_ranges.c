@@ -61,7 +61,7 @@
 
 #include "record/record.h"
 
-/* Blocks to read in vain before it is left open when a table is over. */
+/* After reading so many, it is left open when a table that is not over will be. */
 #define MOST_BLOCKS_READ 1000
 
 /* How often at most inserts that follow each other change a summary. */
@@ -393,12 +393,14 @@ forget_ranges_renew(ForgetRanges *ranges, const ForgetRange *range, TimestampTz 
 }
 
 /*
- * Returns when all rows of the table that are committed are to be forgotten, or
- * a second later.  DT_NOBEGIN if there are none, NEVER if that is not known.
+ * Returns when a table is over: when all its rows that are committed are to be
+ * forgotten, or a second later.  DT_NOBEGIN if there are none, NEVER if that is not
+ * known.
  *
- * Read from the end, where the latest rows stand: the rows are asked where there
- * is no summary, and where it says later than now, to see whether that is still
- * so; of the latter one is enough, and any that are not to be forgotten.
+ * Ranges are looked at from the end, where the latest rows stand.  The rows of one
+ * are read if it has no summary, or one that says never; and if its summary says
+ * later than now, to see whether that is still so, unless another range has been
+ * found that is not over.
  */
 TimestampTz
 forget_ranges_over(ForgetRanges *ranges, TimestampTz now)
@@ -417,7 +419,7 @@ forget_ranges_over(ForgetRanges *ranges, TimestampTz now)
 			if (over > now && ranges->blocks_read > MOST_BLOCKS_READ)
 				return NEVER;
 			read_range(ranges, &range, ROWS_SETTLED, &exact);
-			/* making one dirties these rows at least */
+			/* a new summary dirties the pages of these rows: not for nothing */
 			if (exact.latest != NEVER && is_outdated(&range, &exact, now))
 				forget_ranges_renew(ranges, &range, now);
 			range.latest = exact.latest;

@@ -13,8 +13,8 @@
  * TRANSACTION keeps it; and it knows the holder.  No session ever waits for such
  * a lock, so it cannot be part of a deadlock.
  *
- * 62 bits of the id make the lock key.  Two ids with the same ones would only
- * make one caller wait for the other's transaction.
+ * 62 bits of the id make the lock key.  Of two ids with the same ones, a claim of
+ * one would only be answered in_progress while the other is held.
  *
  * The lock is taken and given back under the resource owner of the current
  * subtransaction, not of the portal: it has to live as long as the claim.
@@ -47,8 +47,9 @@
  *
  * The lists
  * ---------
- * Claims are listed by the nesting level they were made at, those that were
- * finished deeper by that level too (undo lists, subtransaction.c).
+ * Claims are in a list by the nesting level they were made at; those that were
+ * finished deeper are also in one by the level of their completion (undo lists,
+ * subtransaction.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -376,8 +377,8 @@ forget(OpenClaim *open)
 }
 
 /*
- * The row that is the outcome stands, or nothing is left to stand, at the
- * current nesting level.
+ * Ends a claim at the current nesting level, at which the row of its outcome
+ * stands, or its own has been withdrawn.
  */
 void
 open_claim_finish(OpenClaim *open)
@@ -424,8 +425,9 @@ may_be_purged(const OpenClaim *open)
 }
 
 /*
- * Writes what became of a claim.  Waits for a transaction that is changing the same record.  False if the record is no longer the one claimed:
- * its former owner, or a writer past the locks, was first.
+ * Writes what became of a claim.  Waits for a transaction that is changing the
+ * same record.  False if the record is no longer the one claimed: its former
+ * owner, or a writer past the locks, was first.
  */
 bool
 open_claim_write(const OpenClaim *open, Store *store, const Identity *who,
@@ -472,7 +474,7 @@ open_claim_withdraw(const OpenClaim *open, Store *store, const Identity *who)
 /*
  * Notes that a completion made by an earlier transaction was repeated in
  * this one.  One is enough: if this is not the first, the first stands at the
- * same or a lower level and outlives it.
+ * same level or an enclosing one and outlives it.
  */
 void
 open_claim_mark_repeated(const Identity *who, const char *done)
@@ -627,8 +629,8 @@ open_claim_xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * A completion belongs to the level below now.  If that is the claim's own, its
- * lock, which belongs there too, is given back.
+ * A completion belongs to the enclosing level now.  If that is the claim's own,
+ * its lock, which belongs there too, is given back.
  */
 static void
 finished_kept(UndoEntry *entry)

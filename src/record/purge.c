@@ -15,8 +15,8 @@
  * Each table is gone through in the order of its blocks, range by range; the
  * index says of most of them that nothing in them is due (forget_ranges.c).  Of
  * the others each row is looked at as it is now, committed or not, and judged
- * by record_effective_state().  What another transaction has written, locked or is changing is
- * left; nothing is waited for.
+ * by record_effective_state().  What another transaction has written, locked or is
+ * changing is left; nothing is waited for.
  *
  * - Nothing is missed: a row that is committed when its range is come to is
  *	 covered by the summary of the range, or the range has none and is read.  What
@@ -31,7 +31,7 @@
  * ---------------
  * Each table is a subtransaction.  If it fails, it is done once more with each
  * row in one of its own: a row that cannot be understood is noted and stays.  If
- * the table itself is out of order, it is noted and the others are purged.
+ * the table itself is damaged, it is noted and the others are purged.
  *
  * Emptying a segment
  * ------------------
@@ -98,7 +98,7 @@
 /* Fewer blocks are cheaper to delete from than to make a new file for. */
 #define WORTH_EMPTYING 32
 
-/* So that a purge of few records need not look into every segment. */
+/* A purge of few records leaves segments alone that have more, at so many a block. */
 #define LEAST_ROWS_OF_BLOCK 4
 
 /* How long nothing has ended before the worker empties a segment in use. */
@@ -178,8 +178,8 @@ typedef struct PurgeStep
 } PurgeStep;
 
 /*
- * Does part of a batch in a subtransaction and, if that fails, once more
- * carefully.  If that fails as well, only the fault is left of it.
+ * Does part of a batch in a subtransaction and, if that fails, once more row by
+ * row (careful).  If that fails as well, only the fault is left of it.
  */
 static bool
 attempt(void (*part) (void *arg), void *arg, PurgeBatch *batch)

@@ -8,7 +8,6 @@
 #ifndef IDEMPOTENCY_RECORD_H
 #define IDEMPOTENCY_RECORD_H
 
-
 #include "settings/settings.h"
 
 #define FAULT_TEXT_MAX 256
@@ -56,7 +55,7 @@ typedef struct Record
 
 	/* where and how it was found; not stored */
 	ItemPointerData tid;
-	TransactionId xmin;			/* who wrote this version */
+	TransactionId xmin;			/* the transaction that wrote this version */
 	TransactionId changer;		/* another open transaction changing it */
 	bool		being_deleted;	/* which deletes it: a purge */
 

@@ -77,7 +77,7 @@
 /* One table, open. */
 struct RecordTable
 {
-	UndoEntry	kept;			/* level 0 = in use */
+	UndoEntry	kept;			/* while it is kept and not in use */
 	RecordTable *next;			/* in its store */
 	Table		which;
 	int64		shard;			/* of placed_record, instead; 0 = none */
@@ -124,7 +124,7 @@ store_close_kept(void)
 	kept = NULL;
 }
 
-/* What opened it goes on in the level below; it does not. */
+/* The subtransaction that opened it is released: the table is not kept beyond it. */
 static void
 kept_merged(UndoEntry *entry)
 {
@@ -482,7 +482,7 @@ store_wait(Store *store, const Record *rec)
 					  XLTW_Update);
 }
 
-/* Whose record it is. */
+/* Sets the identity that a record is of. */
 void
 identity_of_record(Identity *who, const Record *rec)
 {

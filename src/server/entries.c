@@ -61,8 +61,8 @@ entries_find(const EntryTable *table, const char *name)
 }
 
 /*
- * Returns how little an entry is worth keeping when one that is defined or not
- * needs one: the lowest rank goes first, a negative one stays.
+ * Returns the rank of an entry among those that may be given away, to a name that
+ * is defined or to one that is not: the lowest goes first, a negative one stays.
  */
 static int
 rank_of(const EntryTable *table, const SharedEntry *entry, bool for_defined)

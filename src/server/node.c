@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * node.c
- *	  Is this a worker node of a sharded cluster?
+ *	  Whether this is a worker node of a sharded cluster.
  *
  * A sharding extension (Citus) runs sessions on several nodes, each with tables
  * of its own for us: one key would execute once per node.  So claims are made on
- * the coordinator only.  The extension says which node this is in a table of one
- * row; where it is not installed there is no such table, and that is all that is
- * looked up, once, until the catalogs change.
+ * the coordinator only, unless the records are distributed too (record/place.c).
+ * The extension says which node this is in a table of one row; where it is not
+ * installed there is no such table, and that is all that is looked up, once, until
+ * the catalogs change.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,7 +28,7 @@
 #define NODE_TABLE	"pg_dist_local_group"
 #define NODE_COLUMN "groupid"	/* 0 = the coordinator */
 
-/* Is there known to be no such table? */
+/* It is known that there is no such table. */
 static bool known_alone = false;
 
 static void

@@ -24,8 +24,9 @@
  *	 before.  A move puts a new entry into the index: if none came in between,
  *	 nothing moved, and the entries are of rows that are gone.
  *
- * Writing is what the executor does for SQL: all indexes are
- * maintained through ExecInsertIndexTuples, and a command ends with
+ * Writing is what the executor does for SQL: all indexes are maintained, by
+ * ExecInsertIndexTuples or, for an insert where all of them are plain, by
+ * insert_entries(), which costs less; and a command ends with
  * CommandCounterIncrement, so that the next look-up sees it.  catalog.c has
  * refused tables with triggers, partitions or another access method.
  * Privileges are those of the SQL functions; read-only transactions, recovery
@@ -60,7 +61,7 @@ typedef struct ProbePass
 	int			committed;		/* versions committed, or of this transaction */
 	HeapTuple	tuple;			/* the last of those */
 	TransactionId other;		/* an open transaction of others on the key */
-	bool		written;		/* a version of such a one is there */
+	bool		written;		/* a version that it has inserted is there */
 } ProbePass;
 
 /*
@@ -220,8 +221,9 @@ new_scan(Relation rel)
 }
 
 /*
- * Begins a scan of an index, as the rows are at each step.  One that gets a new
- * index entry meanwhile may be missed: see the caller's rule about that.  The
+ * Begins a scan of an index, as the rows are at each step.  A row that gets a new
+ * index entry meanwhile may be missed: a caller that concludes something from not
+ * meeting a row needs a rule that excludes this, as outbox/README.md has.  The
  * caller must hold locks on both relations until rows_scan_end().
  */
 RowScan *
@@ -344,7 +346,7 @@ struct RowWriter
 	EState	   *estate;
 	ResultRelInfo *rri;
 	TupleTableSlot *slot;
-	TupleTableSlot *locked;		/* NULL = of one row */
+	TupleTableSlot *locked;		/* for rows_writer_lock(); else NULL */
 };
 
 static void

@@ -135,9 +135,10 @@ typedef struct RowProbe
 	TransactionId other;
 
 	/*
-	 * other is deleting the row.  It may also be about to write another
-	 * version: then it holds what keeps others from doing so, which the
-	 * caller has to ask for before it looks.
+	 * other has ended the version and inserted no new one: it deletes the
+	 * row, or is about to insert one.  A transaction that takes a record over
+	 * holds the lock of its id, so a caller that has to know asks for that
+	 * before it probes.
 	 */
 	bool		being_deleted;
 
@@ -269,7 +270,7 @@ typedef struct UndoList
 {
 	dlist_head	entries;		/* in order of level */
 
-	/* the entry belongs to the level below now; NULL = nothing to do */
+	/* the entry belongs to the enclosing level now; NULL = nothing to do */
 	void		(*kept) (UndoEntry *entry);
 
 	/* the entry is undone, and out of the list */
@@ -327,7 +328,7 @@ typedef struct SharedEntry
 	uint32		hash;			/* of the name */
 	uint32		generation;		/* how often it was given away */
 	bool		defined;		/* there are settings for the name */
-	int64		used_at;		/* by any clock */
+	int64		used_at;		/* by a clock of the table's owner */
 	char		name[ENTRY_NAME_MAX + 1];
 } SharedEntry;
 

@@ -6,9 +6,9 @@
  *
  * An undo list has its entries in order of the nesting level they belong to:
  * they are added at the current level, and when a level ends well its entries
- * go to the one below.  So the end of a level touches only the tail of the list
- * that belongs to it.  At the end of the transaction what is left is undone if it
- * is rolled back, and else forgotten.
+ * go to the enclosing one, whose number is one less.  So the end of a level
+ * touches only the tail of the list that belongs to it.  At the end of the
+ * transaction what is left is undone if it is rolled back, and else forgotten.
  *
  *-------------------------------------------------------------------------
  */
@@ -90,7 +90,7 @@ undo_level(UndoList *list, int level)
 	}
 }
 
-/* A level ends well: its entries belong to the one below. */
+/* A level ends well: its entries belong to the enclosing one. */
 static void
 keep_level(UndoList *list, int level)
 {

@@ -5,8 +5,9 @@
  *
  * A lock on the policy table, kept to the end of the transaction, makes
  * definitions follow each other, and keeps purge away until this one is
- * committed: purge must not forget by an old horizon what the time of its end,
- * taken under the lock, says nothing about.
+ * committed.  The time at which the old horizon ends is taken under the lock: if
+ * purge went on forgetting by it after that, a key made later would be forgotten
+ * and not be known to be late.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,7 +22,10 @@
 
 #include "settings/settings.h"
 
-/* What its own settings over those of operation * come to; NULL for * itself. */
+/*
+ * What an operation's own settings over those of operation * come to.  everyone is
+ * NULL for * itself.
+ */
 typedef struct InForce
 {
 	const SettingsRow *own;
@@ -63,8 +67,9 @@ end_horizon(SettingsRow *row, int64 length)
 }
 
 /*
- * Writes what follows for an operation when before and after are in force:
- * records a horizon that has ended, keeps the version of its normalisation.
+ * Writes what follows for an operation from a change of what is in force, before
+ * and after it: records a horizon that has ended, keeps the version of its
+ * normalisation.
  */
 static void
 follow(Relation rel, SettingsRow *row, const InForce *before, const InForce *after, bool changed)

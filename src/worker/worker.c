@@ -57,7 +57,7 @@
 #include "stats/stats.h"
 #include "worker/worker.h"
 
-/* Others are waiting for their turn. */
+/* Other databases are waiting for their turn. */
 #define LONGEST_RUN_MS 10000
 
 /* Records in one stretch of work. */
@@ -68,7 +68,7 @@
 #define PACE_STEP 1.08
 #define MOST_SPEED_UP 1000.0
 
-/* Records that are passed by are cheap, but not free. */
+/* Records that are looked at and left are cheap, but not free. */
 #define LOOKS_PER_RECORD 20
 
 /* Versions of the extension whose tables this library knows. */

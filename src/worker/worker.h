@@ -41,7 +41,7 @@ typedef struct WorkerRun
 	int64		purged_total;
 	int64		failed;			/* records left in the last run */
 	double		speed_up;		/* of the purge, when it was last seen */
-	TimestampTz purged_until;	/* forget_at of the last record looked at */
+	TimestampTz purged_until;	/* least forget_at of those removed last */
 	TimestampTz fault_at;
 	char		fault[FAULT_TEXT_MAX];	/* the last one; "" = none */
 } WorkerRun;
