@@ -28,8 +28,8 @@
  * the exception to invariant 8, is left out.  So are retry_after and the limits,
  * which only refuse what is granted here.
  *
- * The assertions are invariants 1, 6, 7, 8 and 9 of the contract (SPEC section
- * 8), and that whoever is told to execute is alone.  Each BREAK_... takes one
+ * The assertions are invariants 1, 6, 7, 8 and 9 of docs/contract.md, section
+ * 8, and that whoever is told to execute is alone.  Each BREAK_... takes one
  * rule away, and must make one of them fail:
  *
  *   BREAK_LOOK_AGAIN   who gets the lock trusts what it saw before

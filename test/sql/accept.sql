@@ -1,6 +1,6 @@
 -- Work that is accepted now and done later: idem_accept, idem_start,
 -- idem_start_next, idem_list; each row of the decision table for accept and
--- start (SPEC §4, §5), C04, C06, C07.
+-- start (contract §4, §5), C04, C06, C07.
 \set ECHO none
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set suite :abs_srcdir '/lib/suite.sql'

@@ -1,4 +1,4 @@
--- Canonical text and fingerprint of jsonb: SPEC §7, cases C30, C36, and the
+-- Canonical text and fingerprint of jsonb: contract §7, cases C30, C36, and the
 -- published vectors of RFC 8785.
 \set ECHO none
 \getenv abs_srcdir PG_ABS_SRCDIR

@@ -1,4 +1,4 @@
--- Who executes: the decision table of SPEC §4 row by row, with every field of
+-- Who executes: the decision table of contract §4 row by row, with every field of
 -- each answer; C02, C04, C05, C07, C11, C20, C21.
 \set ECHO none
 \getenv abs_srcdir PG_ABS_SRCDIR

@@ -1,4 +1,4 @@
--- Every error of SPEC §6 that a session can raise alone: its SQLSTATE, that it
+-- Every error of contract §6 that a session can raise alone: its SQLSTATE, that it
 -- names operation and id, says what to do in the HINT, and tells nothing it
 -- should not.
 \set ECHO none

@@ -1,4 +1,4 @@
--- The fingerprint of raw JSON text: SPEC §5 and §7, cases C30, C34, C35, C36, and
+-- The fingerprint of raw JSON text: contract §5 and §7, cases C30, C34, C35, C36, and
 -- the pairs of texts that are the same, differ, or are refused.
 \set ECHO none
 \getenv abs_srcdir PG_ABS_SRCDIR

@@ -1,4 +1,4 @@
--- Ids, downstream keys and new keys: SPEC §7, cases C20 to C23.
+-- Ids, downstream keys and new keys: contract §7, cases C20 to C23.
 \set ECHO none
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set start :abs_srcdir '/lib/start.sql'

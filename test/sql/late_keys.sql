@@ -1,5 +1,5 @@
 -- Keys of a format, keys that carry their time, and what comes too late: C09,
--- C10, C56; SPEC §4, §5, invariant 8.
+-- C10, C56; contract §4, §5, invariant 8.
 \set ECHO none
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set suite :abs_srcdir '/lib/suite.sql'

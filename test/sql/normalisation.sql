@@ -1,4 +1,4 @@
--- Settings that say which params mean the same: SPEC §5 and §7, invariant 12,
+-- Settings that say which params mean the same: contract §5 and §7, invariant 12,
 -- cases C31, C32, C33, C56.
 \set ECHO none
 \getenv abs_srcdir PG_ABS_SRCDIR
