@@ -54,8 +54,8 @@ CREATE TYPE idem_answer AS (
 COMMENT ON TYPE idem_answer IS
 	'the answer of a claim, a status query and their kin; a value with verdict execute is the permit to finish';
 -- The private schema.  Plain CREATE SCHEMA: if the schema is there, the
--- extension is not created in it.  No role is granted anything here; the C
--- functions are the only door.
+-- extension is not created in it.  No role is granted a table of it; functions
+-- and views of the extension are the only way to them.
 
 CREATE SCHEMA idempotency_internal;
 COMMENT ON SCHEMA idempotency_internal IS
@@ -89,6 +89,7 @@ CREATE TABLE idempotency_internal.record (
 ) USING heap;
 COMMENT ON TABLE idempotency_internal.record IS
 	'One record for each (principal, operation, key). state is a accepted, p processing, s succeeded, f failed for good, t failed and may be retried, c cancelled, r released. accepted says that idem_start_next hands the record out. It is not executable before not_before; attempt less releases counts towards max_attempts; the deadline counts from claimed_at or, if later, reopened_at.';
+
 -- What purge reads: which blocks may hold something to forget.  The operator
 -- class notes the latest time a second later than it is, so that not every insert
 -- changes the summary of its blocks.
@@ -593,7 +594,7 @@ COMMENT ON FUNCTION idem_resolve(text, text, text, jsonb, text, bigint) IS
 operation: name of the operation, 1 to 255 bytes in UTF-8
 key: the idempotency key, 1 to 255 bytes in UTF-8
 outcome: succeeded (detail is the result), failed (detail is the error) or not_executed (the key may execute again; accepted work is accepted again until max_attempts or deadline end it; the former owner is refused)
-detail: kept with the record for the reconciler, at most max_result_bytes of text
+detail: the result or error that is recorded, at most max_result_bytes of text; with not_executed it is not kept
 principal: whose key it is; NULL takes the setting idempotency.principal
 fence: the reconciler''s, from idem_reconcile; NULL means a person decides
 Returns what idem_status says from now on.
@@ -1044,7 +1045,7 @@ CREATE VIEW idem_stat_worker WITH (security_barrier) AS
 		ORDER BY xmin_age DESC LIMIT 1
 	) h ON true;
 COMMENT ON VIEW idem_stat_worker IS
-'one row for each database the background worker visits: state is done, running, unfinished (it comes back at once), no extension, busy (it made way for DDL), failed or not visited yet; duration, purged and left_behind (records that cannot be understood, and tables of records that are out of order) are of the running or last visit; purged_until is the time at which the oldest of the records it removed last was to be forgotten; horizon_holder is who keeps vacuum from removing what purge deleted, and horizon_age how many transactions old its snapshot is; empty without shared_preload_libraries';
+'one row for each database the background worker visits: state is done, running, unfinished (it comes back at once), no extension, busy (it made way for DDL), failed or not visited yet; duration, purged and left_behind (records that cannot be understood, and tables of records that are damaged) are of the running or last visit; purged_until is the time at which the oldest of the records it removed last was to be forgotten; horizon_holder is who keeps vacuum from removing what purge deleted, and horizon_age how many transactions old its snapshot is; empty without shared_preload_libraries';
 
 -- The lock of an id carries its last eight bytes (open_claims.c).
 -- With the rights of the owner, because age and name of other roles' sessions
@@ -1121,8 +1122,7 @@ CREATE VIEW idem_record WITH (security_barrier) AS
 			r.finished_at, r.lease_until, r.expires_at, r.forget_at, r.reopened_at)) AS e(state);
 COMMENT ON VIEW idem_record IS
 'All records, without results and errors. state is what idem_status tells, with finer words: forgotten (not purged yet) and released read as absent there, cancelled and "failed, retryable" as failed. The row of one key is found by WHERE id = idem_id(operation, key, principal).';
--- Destinations of calls and events, and the discipline with which they are
--- called.
+-- Destinations of calls and events, and the limits of calls.
 
 CREATE TABLE idempotency_internal.destination (
 	destination text COLLATE "C" NOT NULL,
@@ -1160,8 +1160,8 @@ destination: name of the destination, 1 to 255 bytes in UTF-8
 Returns an object.
 Raises 22023 (bad argument).';
 
--- The discipline, for who makes calls itself.  Kept in shared memory, outside
--- transactions.
+-- The call limiter, for programs that make calls themselves.  It is kept in shared
+-- memory, outside transactions.
 CREATE TYPE idem_permit_answer AS (
 	decision text,
 	retry_after interval
@@ -1202,7 +1202,7 @@ Returns nothing unless the library is in shared_preload_libraries.';
 
 CREATE VIEW idem_stat_destination WITH (security_barrier) AS SELECT * FROM idem_stat_calls();
 COMMENT ON VIEW idem_stat_destination IS
-'destinations of this database that were called lately, and what the discipline of calls knows of them: breaker is closed, open or half-open, and recently_succeeded and recently_failed are the calls of the last breaker_window it judges by; in_flight calls are let go and not reported; retries_left is what the retry budget holds, null without one; the other numbers count since the server started, the destination was first called or idem_stat_reset(), rolled back transactions included; destination null counts calls there was no room for, of all databases, which went without discipline; empty without shared_preload_libraries';
+'destinations of this database that were called lately, and what the call limiter knows of them: breaker is closed, open or half-open, and recently_succeeded and recently_failed are the calls of the last breaker_window it judges by; in_flight calls are let go and not reported; retries_left is what the retry budget holds, null without one; the other numbers count since the server started, the destination was first called or idem_stat_reset(), rolled back transactions included; destination null counts calls there was no room for, of all databases, which went without limits; empty without shared_preload_libraries';
 
 -- Webhooks: computed from the arguments alone.
 
@@ -2097,8 +2097,7 @@ Raises 0A000 (no Citus), 55000 (on a worker node; a node that has no reference t
 -- its owner's alone.
 
 -- Tier public is everybody: what computes from its arguments, or tells of its own
--- transaction.  A worker has
--- what an app has, an admin everything.
+-- transaction.  A worker has what an app has, an admin everything.
 CREATE VIEW idempotency_internal.tier_object (tier, object) WITH (security_barrier) AS VALUES
 	('public', 'idem_backoff'),
 	('public', 'idem_canonical'),

@@ -1,6 +1,6 @@
 -- The private schema.  Plain CREATE SCHEMA: if the schema is there, the
--- extension is not created in it.  No role is granted anything here; the C
--- functions are the only door.
+-- extension is not created in it.  No role is granted a table of it; functions
+-- and views of the extension are the only way to them.
 
 CREATE SCHEMA idempotency_internal;
 COMMENT ON SCHEMA idempotency_internal IS
@@ -34,6 +34,7 @@ CREATE TABLE idempotency_internal.record (
 ) USING heap;
 COMMENT ON TABLE idempotency_internal.record IS
 	'One record for each (principal, operation, key). state is a accepted, p processing, s succeeded, f failed for good, t failed and may be retried, c cancelled, r released. accepted says that idem_start_next hands the record out. It is not executable before not_before; attempt less releases counts towards max_attempts; the deadline counts from claimed_at or, if later, reopened_at.';
+
 -- What purge reads: which blocks may hold something to forget.  The operator
 -- class notes the latest time a second later than it is, so that not every insert
 -- changes the summary of its blocks.

@@ -116,7 +116,7 @@ COMMENT ON FUNCTION idem_resolve(text, text, text, jsonb, text, bigint) IS
 operation: name of the operation, 1 to 255 bytes in UTF-8
 key: the idempotency key, 1 to 255 bytes in UTF-8
 outcome: succeeded (detail is the result), failed (detail is the error) or not_executed (the key may execute again; accepted work is accepted again until max_attempts or deadline end it; the former owner is refused)
-detail: kept with the record for the reconciler, at most max_result_bytes of text
+detail: the result or error that is recorded, at most max_result_bytes of text; with not_executed it is not kept
 principal: whose key it is; NULL takes the setting idempotency.principal
 fence: the reconciler''s, from idem_reconcile; NULL means a person decides
 Returns what idem_status says from now on.

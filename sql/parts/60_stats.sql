@@ -80,7 +80,7 @@ CREATE VIEW idem_stat_worker WITH (security_barrier) AS
 		ORDER BY xmin_age DESC LIMIT 1
 	) h ON true;
 COMMENT ON VIEW idem_stat_worker IS
-'one row for each database the background worker visits: state is done, running, unfinished (it comes back at once), no extension, busy (it made way for DDL), failed or not visited yet; duration, purged and left_behind (records that cannot be understood, and tables of records that are out of order) are of the running or last visit; purged_until is the time at which the oldest of the records it removed last was to be forgotten; horizon_holder is who keeps vacuum from removing what purge deleted, and horizon_age how many transactions old its snapshot is; empty without shared_preload_libraries';
+'one row for each database the background worker visits: state is done, running, unfinished (it comes back at once), no extension, busy (it made way for DDL), failed or not visited yet; duration, purged and left_behind (records that cannot be understood, and tables of records that are damaged) are of the running or last visit; purged_until is the time at which the oldest of the records it removed last was to be forgotten; horizon_holder is who keeps vacuum from removing what purge deleted, and horizon_age how many transactions old its snapshot is; empty without shared_preload_libraries';
 
 -- The lock of an id carries its last eight bytes (open_claims.c).
 -- With the rights of the owner, because age and name of other roles' sessions

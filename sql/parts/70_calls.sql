@@ -1,5 +1,4 @@
--- Destinations of calls and events, and the discipline with which they are
--- called.
+-- Destinations of calls and events, and the limits of calls.
 
 CREATE TABLE idempotency_internal.destination (
 	destination text COLLATE "C" NOT NULL,
@@ -37,8 +36,8 @@ destination: name of the destination, 1 to 255 bytes in UTF-8
 Returns an object.
 Raises 22023 (bad argument).';
 
--- The discipline, for who makes calls itself.  Kept in shared memory, outside
--- transactions.
+-- The call limiter, for programs that make calls themselves.  It is kept in shared
+-- memory, outside transactions.
 CREATE TYPE idem_permit_answer AS (
 	decision text,
 	retry_after interval
@@ -79,7 +78,7 @@ Returns nothing unless the library is in shared_preload_libraries.';
 
 CREATE VIEW idem_stat_destination WITH (security_barrier) AS SELECT * FROM idem_stat_calls();
 COMMENT ON VIEW idem_stat_destination IS
-'destinations of this database that were called lately, and what the discipline of calls knows of them: breaker is closed, open or half-open, and recently_succeeded and recently_failed are the calls of the last breaker_window it judges by; in_flight calls are let go and not reported; retries_left is what the retry budget holds, null without one; the other numbers count since the server started, the destination was first called or idem_stat_reset(), rolled back transactions included; destination null counts calls there was no room for, of all databases, which went without discipline; empty without shared_preload_libraries';
+'destinations of this database that were called lately, and what the call limiter knows of them: breaker is closed, open or half-open, and recently_succeeded and recently_failed are the calls of the last breaker_window it judges by; in_flight calls are let go and not reported; retries_left is what the retry budget holds, null without one; the other numbers count since the server started, the destination was first called or idem_stat_reset(), rolled back transactions included; destination null counts calls there was no room for, of all databases, which went without limits; empty without shared_preload_libraries';
 
 -- Webhooks: computed from the arguments alone.
 

@@ -2,8 +2,7 @@
 -- its owner's alone.
 
 -- Tier public is everybody: what computes from its arguments, or tells of its own
--- transaction.  A worker has
--- what an app has, an admin everything.
+-- transaction.  A worker has what an app has, an admin everything.
 CREATE VIEW idempotency_internal.tier_object (tier, object) WITH (security_barrier) AS VALUES
 	('public', 'idem_backoff'),
 	('public', 'idem_canonical'),

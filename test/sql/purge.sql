@@ -152,7 +152,7 @@ UPDATE idempotency_internal.record SET fingerprint = NULL WHERE operation = 'pur
 SELECT idem_purge() AS purged \gset
 SELECT is(count(*), 0::bigint, 'until it can be purged') FROM idem_record WHERE operation = 'purge_broken';
 
--- ... nor do events whose destination is out of order
+-- ... nor do events whose destination is damaged
 SELECT idem_destination_define(d, '{"retention": "0"}') FROM unnest('{a_broken,b_sound}'::text[]) d \g /dev/null
 SELECT idem_emit(d, '1') FROM unnest('{a_broken,b_sound}'::text[]) d \g /dev/null
 SELECT sum(idem_ack_many(ARRAY[event_id], ARRAY[fence])) AS delivered FROM unnest('{a_broken,b_sound}'::text[]) d, idem_take(d) \gset

@@ -72,7 +72,7 @@ is($purger->value('SELECT idem_purge()'), 0, 'C21: purge does not wait for a mov
 $mover->run('COMMIT');
 is($purger->value('SELECT idem_purge(100)'), 100, 'C21: when it has ended, purge goes on');
 
-# a table that is out of order keeps the others from nothing
+# a table that is damaged keeps the others from nothing
 my $index = 'idempotency_internal.placed_record_' . $shard->('placed_record', 'a') . '_forget_at_idx';
 my $definition = one_value($node, "SELECT pg_get_indexdef('$index'::regclass)");
 $node->safe_psql('postgres', "DROP INDEX $index");

@@ -141,7 +141,7 @@ value(q{DELETE FROM idempotency_internal.policy WHERE operation = 'broken'; SELE
 ok($node->poll_query_until('postgres', "SELECT ($count) = 1"), 'they are tried again');
 
 #
-# A table that is out of order is left, and does not stop the others.
+# A table that is damaged is left, and does not stop the others.
 #
 value('ALTER SYSTEM SET idempotency.worker = off; SELECT pg_reload_conf()');
 $node->poll_query_until('postgres', "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'idempotency worker')");

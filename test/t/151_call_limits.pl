@@ -1,4 +1,4 @@
-# The discipline with which destinations are called: circuit breaker, retry
+# The limits with which destinations are called: circuit breaker, retry
 # budget (C81), calls in flight; for all sessions together, outside transactions.
 
 use strict;
@@ -7,7 +7,7 @@ use warnings FATAL => 'all';
 use IdempotencyTest;
 use Test::More;
 
-my $node = new_node('discipline', conf => "shared_preload_libraries = 'idempotency'\nidempotency.worker = off\n");
+my $node = new_node('limits', conf => "shared_preload_libraries = 'idempotency'\nidempotency.worker = off\n");
 my @sessions = sessions($node, 8);
 my ($one, $two, $three) = @sessions;
 
