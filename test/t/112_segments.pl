@@ -75,11 +75,11 @@ sub wait_for_visits
 # is to be off, and a summary of the rows as they were filled in says later.
 sub filled_long_ago
 {
-	my ($segment) = @_;
+	my ($segment, $more) = @_;
 	my $table = value("SELECT table_of($segment)");
 
-	value("SELECT fill('gone', $segment, 3000)");
-	value("SELECT update_of($segment, 'forget_at = now() - interval ''2 h''')");
+	value("BEGIN; SELECT fill('gone', $segment, 3000); " . ($more // '') .
+		  "SELECT update_of($segment, 'forget_at = now() - interval ''2 h'''); COMMIT");
 	value("VACUUM $table");
 	value("REINDEX TABLE $table");
 	return;
@@ -210,14 +210,9 @@ isnt(value('SELECT file_of(8)'), $file, 'and empties the segment then');
 
 # a record that cannot be understood
 set_worker('off');
-# at once: the launcher may not have heard yet that it is to be off
-value(<<'END');
-BEGIN;
-SELECT fill('gone', 7, 3000);
+filled_long_ago(7, <<'END');
 SELECT idem_once('broken', v7(7, 999999));
-SELECT update_of(7, 'forget_at = now() - interval ''2 h''');
 INSERT INTO idempotency_internal.policy VALUES ('broken', '{"retention": 12}', '[]');
-COMMIT;
 END
 set_worker('on');
 wait_for_sql($node, 'SELECT rows_of(7) = 1');
