@@ -171,6 +171,7 @@ sub kill_server
 	my $postmaster = (split /\n/, slurp_file($node->data_dir . '/postmaster.pid'))[0];
 
 	kill 'STOP', $postmaster;
+	sleep 0.005 until state_of($postmaster) =~ /[TXZ]/;
 	my @children = split ' ', slurp_file("/proc/$postmaster/task/$postmaster/children");
 	kill 'KILL', @children, $postmaster;
 	$node->kill9;    # so that the node knows
@@ -190,14 +191,17 @@ sub kill_server
 }
 
 # A zombie is not alive: it holds nothing of the cluster any more.
-sub is_alive
+sub is_alive { return state_of($_[0]) !~ /[ZX]/; }
+
+# The letter of a process in /proc; X where it is gone.
+sub state_of
 {
 	my ($pid) = @_;
 
-	open my $stat, '<', "/proc/$pid/stat" or return 0;
+	open my $stat, '<', "/proc/$pid/stat" or return 'X';
 	my $line = <$stat>;
 	close $stat;
-	return defined $line && $line !~ /\) [ZX] /;
+	return defined $line && $line =~ /\) (\w) / ? $1 : 'X';
 }
 
 # kill -9 of one backend; the server notices and recovers.
