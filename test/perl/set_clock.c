@@ -1,5 +1,5 @@
 /*
- * Preloaded into a server, makes its clock one that a test sets: seconds read
+ * Preloaded into a server, makes its clock one that a test sets: microseconds read
  * from the file named by SET_CLOCK are added to the time of day.  The monotonic
  * clock stays what it is.
  */
@@ -13,20 +13,32 @@
 #include <time.h>
 
 static int64_t
-seconds_set(void)
+microseconds_set(void)
 {
-	static const volatile int64_t *seconds;
+	static const volatile int64_t *set;
 
-	if (seconds == NULL)
+	if (set == NULL)
 	{
 		const char *name = getenv("SET_CLOCK");
 		int			fd = name ? open(name, O_RDONLY) : -1;
 		void	   *map = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(int64_t), PROT_READ, MAP_SHARED, fd, 0);
 		static const int64_t none = 0;
 
-		seconds = map == MAP_FAILED ? &none : map;
+		set = map == MAP_FAILED ? &none : map;
 	}
-	return *seconds;
+	return *set;
+}
+
+/* The time of day with that added, for a clock that counts parts_per_second. */
+static void
+add_set(time_t *seconds, long *parts, long parts_per_second)
+{
+	int64_t		set = microseconds_set();
+	int64_t		sum = *parts + set % 1000000 * (parts_per_second / 1000000);
+	int			carry = sum < 0 ? -1 : sum / parts_per_second;
+
+	*seconds += set / 1000000 + carry;
+	*parts = sum - carry * (int64_t) parts_per_second;
 }
 
 int
@@ -38,7 +50,7 @@ gettimeofday(struct timeval *tv, void *tz)
 	if (real == NULL)
 		real = (int (*) (struct timeval *, void *)) dlsym(RTLD_NEXT, "gettimeofday");
 	result = real(tv, tz);
-	tv->tv_sec += seconds_set();
+	add_set(&tv->tv_sec, &tv->tv_usec, 1000000);
 	return result;
 }
 
@@ -52,6 +64,6 @@ clock_gettime(clockid_t clock, struct timespec *ts)
 		real = (int (*) (clockid_t, struct timespec *)) dlsym(RTLD_NEXT, "clock_gettime");
 	result = real(clock, ts);
 	if (clock == CLOCK_REALTIME)
-		ts->tv_sec += seconds_set();
+		add_set(&ts->tv_sec, &ts->tv_nsec, 1000000000);
 	return result;
 }

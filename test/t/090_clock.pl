@@ -21,7 +21,7 @@ sub set_clock
 	my $mode = -e $clock ? '+<' : '>';
 
 	open my $file, $mode, $clock or die "$clock: $!\n";
-	syswrite $file, pack('q', $seconds);
+	syswrite $file, pack('q', $seconds * 1_000_000);
 	close $file;
 	return;
 }
