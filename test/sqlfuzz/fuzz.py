@@ -4,7 +4,8 @@
     fuzz.py SECONDS SEED DATABASE [BYTES]
 
 The functions and their arguments are taken from the catalog, so a new one is called as
-soon as it is there.  Prints TAP.  A failure is
+soon as it is there; it goes on until each has been called, however slow the machine is.
+Prints TAP.  A failure is
 
 - an internal error (SQLSTATE XX...) that the arguments alone do not raise,
 - the end of the connection, or a statement that a time-out does not end,
@@ -72,11 +73,10 @@ BEGIN
     IF random() < 0.2 THEN PERFORM idem_run('pay', 'k2', params, 'broken(jsonb)'); END IF;
     RETURN NULL;
 END $$;
-DO $$ BEGIN CREATE ROLE app_role; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
-DO $$ BEGIN CREATE ROLE worker_role; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 """
 
 EXTENSION = """
+SET LOCAL lock_timeout = 0;
 DROP EXTENSION IF EXISTS idempotency CASCADE;
 CREATE EXTENSION idempotency;
 SELECT idem_grant('app_role'), idem_grant('worker_role', 'worker');
@@ -122,22 +122,30 @@ class Fuzz:
         self.called = {}
         self.states = {}
         self.statements = []
+        self.deck = []              # functions that are called next
         self.watcher = Connection(database)
         self.encoding = self.watcher.value("SHOW server_encoding")
         self.connect()
-        self.connection.query(SET_UP)
+        self.must(SET_UP)
         self.renew()
 
     def connect(self):
-        self.connection = Connection(self.database, patience=120, statement_timeout="3s", **{"idempotency.principal": "acme"})
+        self.connection = Connection(self.database, patience=900, statement_timeout="3s", **{"idempotency.principal": "acme"})
 
     def renew(self):
         """A fresh extension: what was defined before would refuse all that follows."""
-        self.send(EXTENSION)
+        self.must(EXTENSION)
         self.functions = [(name, types.split("|") if types else [], int(defaults), many == "t")
-                          for name, types, defaults, many in self.connection.query(FUNCTIONS)]
-        self.views = [row[0] for row in self.connection.query(VIEWS)]
-        self.fields = self.connection.query(ANSWER)
+                          for name, types, defaults, many in self.must(FUNCTIONS)]
+        self.views = [row[0] for row in self.must(VIEWS)]
+        self.fields = self.must(ANSWER)
+
+    def must(self, sql):
+        """A statement of the tool's own, which no limit of time may end."""
+        try:
+            return self.connection.query("SET LOCAL statement_timeout = 0; " + sql)
+        except Refused as error:
+            raise Failure("SQLSTATE %s: %s, of: %s" % (error.sqlstate, error.message, sql)) from error
 
     # --- arguments ----------------------------------------------------------------------
 
@@ -191,7 +199,9 @@ class Fuzz:
         return ["%s::%s" % (self.value(type_name, i), type_name) for i, type_name in enumerate(types[:given])]
 
     def expression(self):
-        name, types, defaults, many = self.random.choice(self.functions)
+        if not self.deck:
+            self.deck = self.random.sample(self.functions, len(self.functions))
+        name, types, defaults, many = self.deck.pop()
         self.called[name] = self.called.get(name, 0) + 1
         arguments = self.arguments(types, defaults)
         return "%s(%s)" % (name, ", ".join(arguments)), arguments, many
@@ -311,7 +321,7 @@ class Fuzz:
             self.send("ROLLBACK PREPARED 'fuzz'")
 
     def leaves_nothing(self):
-        locks = self.connection.value(LOCKS)
+        locks = self.must(LOCKS)[0][0]
         if locks:
             raise Failure("locks are left: " + locks)
         left = self.watcher.query("SELECT backend_xid, backend_xmin, state FROM pg_stat_activity WHERE pid = %d"
@@ -321,7 +331,7 @@ class Fuzz:
 
     def run(self, until):
         n = 0
-        while time.monotonic() < until:
+        while time.monotonic() < until or len(self.called) < len(self.functions):
             n += 1
             if n % 400 == 0:
                 self.send("ROLLBACK PREPARED 'fuzz'")
