@@ -17,16 +17,19 @@ a reason, and business rows: those of a transaction that is known to be committe
 there, those of any other are not, and there is one for an attempt at most.
 
 Ends with 0 if all is explained; with 1 if something is not; with 2 if a search grew too
-large to be decided, and all else is explained.
+large to be decided, and all else is explained; with 3 if the machine's clock was set
+meanwhile, which leaves nothing to go by.
 """
 
 import json
 import sys
 import uuid
+from bisect import bisect_right
 from collections import defaultdict
+from itertools import accumulate
 
 import scene
-from model import EMPTY, KINDS, LOST, Model, apply, normal
+from model import EMPTY, KINDS, LOST, Model, apply
 
 # Of a key, after which its search is given up.  With 32 sessions most keys have some hundred.
 MOST_CONFIGURATIONS = 300000
@@ -34,6 +37,11 @@ MOST_CONFIGURATIONS = 300000
 FINISHING = ("complete", "fail", "unsure", "renew", "release")
 DECIDING = tuple(KINDS) + ("once_many", "reconcile")
 COMMIT_MAY_RAISE = ("ID002", "ID003", "57014")
+
+# lock_timeout ends a statement as a cancel does, whatever it has waited for: on a busy machine
+# also for the lock with which a table is extended.
+CANCELLED = "57014"
+WAITED = "canceling statement due to lock timeout"
 
 
 def load(path):
@@ -151,6 +159,31 @@ def check_rows(found, rows):
             tx.end["e"] = "commit" if there[tx.number] else "abort"
 
 
+# --- the server's clock ------------------------------------------------------------------
+
+
+class Clock:
+    """What the server's clock may have said; it is the machine's, and a number that the driver sets."""
+
+    def __init__(self, steps, purges):
+        begins = [0] + [t0 for t0, _, _ in steps]
+        ends = [t1 for _, t1, _ in steps] + [float("inf")]
+        self.periods = list(zip(begins, ends, [0] + [ahead for _, _, ahead in steps]))
+        self.steady = not steps
+        purges = sorted((event["t0"], self.during(event)[1]) for event in purges)
+        self.purges = [t0 for t0, _ in purges]
+        self.latest = [0] + list(accumulate((last for _, last in purges), max))
+
+    def during(self, event):
+        """The first and the last instant of that clock at which the event can have taken place."""
+        ahead = [number for begin, end, number in self.periods if begin <= event["t1"] and end >= event["t0"]]
+        return event["t0"] + min(ahead), event["t1"] + max(ahead)
+
+    def purged(self, event):
+        """What was over by then may have been purged, though it is not over now that the clock is set back."""
+        return 0 if self.steady else self.latest[bisect_right(self.purges, event["t1"])]
+
+
 # --- the events of a key ----------------------------------------------------------------
 
 
@@ -173,12 +206,15 @@ def about_key(event, key, f, answer):
     # COMMIT of a call that is a transaction of its own: the call itself was right.  A repetition
     # takes a transaction id if it has to wait for the one that is just recording the same.
     must_open = event.get("err") == "ID003"
-    must_repeat = event.get("err") == "ID002" and event.get("message", "").startswith("COMMIT refused")
+    message = event.get("message", "")
+    must_repeat = event.get("err") == "ID002" and message.startswith("COMMIT refused")
     return dict(e="call", n=event["n"], s=event["s"], tx=event["tx"], lv=event["lv"], t0=event["t0"], t1=event["t1"],
-                f=f, key=key, fp=fingerprint(given, f), owner=given.get("owner"), length=lease, fence=fence,
+                now=event["now"], purged=event["purged"], f=f, key=key, fp=fingerprint(given, f),
+                owner=given.get("owner"), length=lease, fence=fence, reason=given.get("reason"),
                 outcome=None if outcome is None else json.dumps(outcome), retryable=given.get("retryable"),
                 retry_after=given.get("retry_after"), delay=given.get("delay"), outcome_name=given.get("outcome"),
-                error=None if must_repeat else event.get("err"), must_open=must_open, must_repeat=must_repeat,
+                error=None if must_repeat else CANCELLED if message == WAITED else event.get("err"),
+                must_open=must_open, must_repeat=must_repeat,
                 answer=LOST if must_open or must_repeat else plain(answer))
 
 
@@ -200,9 +236,13 @@ def calls_of(event):
         if event.get("err") == "ID003" or answers is LOST:
             for key in event["near"]:
                 yield about_key({**event, "err": None}, key, f, LOST)
-        elif answers:
-            for answer in answers:
-                yield about_key(event, answer["key"], f, answer)
+        elif answers is not None:
+            told = {answer["key"]: answer for answer in answers}
+            for key, answer in told.items():
+                yield about_key(event, key, f, answer)
+            for key in event["near"] if f == "start_next" else ():
+                if key not in told:
+                    yield about_key(event, key, "pass_over", None)
     else:
         if answers is not None and answers is not LOST and f not in FINISHING:
             answers = answers[0] if answers else None
@@ -231,22 +271,25 @@ def key_time(key):
 class History:
     """One key's events."""
 
-    def __init__(self, key, operation):
+    def __init__(self, key, operation, steady):
         self.key = key
         self.operation = operation
         self.items = []
-        self.model = Model(operation, key_time(key) if scene.settings(operation)["key_format"] == "uuidv7" else None)
+        dated = scene.settings(operation)["key_format"] == "uuidv7"
+        self.model = Model(operation, key_time(key) if dated else None, steady)
 
 
-def histories(events, found):
+def histories(events, found, steps):
     keys = {}
+    clock = Clock(steps, [event for event in events if event["e"] == "purge"])
     moments = []
     by_transaction = defaultdict(list)
     pids = {tx.number: tx.pid for tx in found.values()}
     for event in events:
         if event["e"] == "call":
+            event.update(now=clock.during(event), purged=clock.purged(event))
             for call in calls_of(event):
-                history = keys.setdefault(call["key"], History(call["key"], event["op"]))
+                history = keys.setdefault(call["key"], History(call["key"], event["op"], clock.steady))
                 call.update(pids=pids, old_snapshot=found[call["tx"]].old_snapshot)
                 history.items.append(call)
                 found[call["tx"]].keys.add(call["key"])
@@ -460,15 +503,18 @@ def check_keys(keys, most=3):
 
 def check(path):
     about, rows, events = load(path)
+    if about["clock_set"]:
+        print("not decided: the machine's clock was set meanwhile")
+        return 3
     found = transactions(events)
     faults = list(check_ends(found)) + list(check_rows(found, rows))
     for fault in faults[:20]:
         print(fault)
-    keys = histories(events, found)
+    keys = histories(events, found, about["steps"])
     bad, undecided = check_keys(keys)
     calls = sum(event["e"] == "call" for event in events)
-    print("%d calls about %d keys in %d transactions of %d sessions, %d business rows: %s"
-          % (calls, len(keys), len(found), about["sessions"], len(rows),
+    print("%d calls about %d keys in %d transactions of %d sessions, %d crashes, %d steps of the clock, %d business rows: %s"
+          % (calls, len(keys), len(found), about["sessions"], about["crashes"], len(about["steps"]), len(rows),
              "%d keys and %d transactions not explained" % (bad, len(faults)) if bad or faults else
              "%d keys not decided, all others explained" % undecided if undecided else "all explained"))
     return 1 if bad or faults else 2 if undecided else 0

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sessions that call the extension at random, and what each call answered and when.
 
-    drive.py OUTPUT [CALLS [SESSIONS [SEED [CRASHES]]]]
+    drive.py OUTPUT [CALLS [SESSIONS [SEED [CRASHES [STEPS]]]]]
 
 Writes one JSON document a line; check.py reads them.  The programs of the sessions
 follow from the seed; how they meet is the machine's doing, so what is to be looked
@@ -10,10 +10,13 @@ into again is the file, not the seed.
 An event has t0 and t1, microseconds of the machine's clock before the statement was
 sent and after its answer was there: whatever it did, it did between them.  A lost
 connection leaves open what the last statement did; its interval ends when the session
-is known to be gone.
+is known to be gone.  The server's clock is the machine's and a number of microseconds in the
+file HISTORY_CLOCK, which is set meanwhile, STEPS times.
 """
 
+import ctypes
 import json
+import mmap
 import os
 import random
 import signal
@@ -38,11 +41,19 @@ def now():
     return time.time_ns() // 1000
 
 
+def set_ahead():
+    """Nanoseconds that the time of day is ahead of a clock that nobody sets: the closest of many readings."""
+    readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(300)]
+    before, day, _ = min(readings, key=lambda r: r[2] - r[0])
+    return day - before
+
+
 class Key:
     """A key in play, and what sessions have been told about it."""
 
     def __init__(self, generator):
         self.operation = generator.choice(list(scene.OPERATIONS))
+        self.principal = generator.choices((None, "zenith"), (80, 20))[0]
         self.text = "k%d-%d" % (generator.randrange(10), generator.getrandbits(48))
         if self.operation == "dated" or generator.random() < 0.4:
             milliseconds = now() // 1000
@@ -164,10 +175,17 @@ class Player(threading.Thread):
 
     # --- calls ------------------------------------------------------------------------
 
+    def named(self, key):
+        """The arguments that name it; its principal only where it is not that of the session."""
+        given = dict(operation=key.operation, key=key.text)
+        if key.principal or self.random.random() < 0.1:
+            given["principal"] = key.principal or "acme"
+        return given
+
     def arguments(self, function, key):
         """Random arguments of a call about a key."""
         r = self.random
-        given = dict(operation=key.operation, key=key.text)
+        given = self.named(key)
         if function in ("claim", "accept"):
             params = r.choices("ABN", (90, 5, 5))[0]
             if params == "A" and r.random() < 0.04:
@@ -187,6 +205,8 @@ class Player(threading.Thread):
             given["delay"] = r.choice((1, 5 * MS, 30 * MS))
         if function == "run":
             given.update(params="A", func="effect(jsonb)")
+        if function in ("cancel", "reopen") and r.random() < 0.5:
+            given["reason"] = "late"
         if function == "resolve":
             given["outcome"] = r.choice(("succeeded", "failed", "not_executed", "not_executed"))
             if given["outcome"] != "not_executed":
@@ -198,8 +218,7 @@ class Player(threading.Thread):
 
     def finish_arguments(self, function, key, handle):
         r = self.random
-        given = dict(claim=handle) if r.random() < 0.3 else \
-            dict(operation=key.operation, key=key.text, fence=handle["fence"])
+        given = dict(claim=handle) if r.random() < 0.3 else dict(self.named(key), fence=handle["fence"])
         if function == "complete" and r.random() < 0.9:
             given["result"] = r.choice((1, 1, 2))
         if function == "fail":
@@ -244,13 +263,16 @@ class Player(threading.Thread):
     def with_arguments(self, function, key):
         r = self.random
         if function == "start_next":
-            return function, dict(operation=key.operation, max_records=r.choice((1, 3)), lease=r.choice((0, 5 * MS, scene.HOUR)))
+            return function, dict(operation=key.operation, max_records=r.choice((1, 3)), lease=r.choice((0, 5 * MS, scene.HOUR)),
+                                  owner=r.choice((None, "w1")))
         if function == "reconcile":
             return function, dict(operation=key.operation, max_records=r.choice((1, 3)), lease=r.choice((1 * MS, 10 * MS)))
         if function == "once_many":
-            keys = [k.text for k in self.stage.of_operation(key.operation)[-3:]] + [key.text]
-            r.shuffle(keys)
-            return function, dict(operation=key.operation, keys=keys)
+            others = [k.text for k in self.stage.of_operation(key.operation)[-3:] if k.principal == key.principal]
+            given = self.named(key)
+            given["keys"] = others + [given.pop("key")]
+            r.shuffle(given["keys"])
+            return function, given
         return function, self.arguments(function, key)
 
     def call(self, key):
@@ -284,7 +306,8 @@ class Player(threading.Thread):
         self.snapshot()
         answers = json.loads(rows[0][0]) if in_block else [json.loads(row[0]) if row[0] else None for row in rows]
         if isinstance(answers, str):
-            self.note("call", err=answers, **fields)
+            sqlstate, _, message = answers.partition(" ")
+            self.note("call", err=sqlstate, message=message, **fields)
         else:
             self.note("call", ans=answers, **fields)
         if in_block:
@@ -454,6 +477,8 @@ class Player(threading.Thread):
                 gone = self.reconnect()
         new_pid, self.connection.pid = self.connection.pid, pid
         self.t1 = gone
+        if self.purges:
+            self.note("purge", lost=True)
         if lost_call:
             self.t0 = last if self.explicit else t0
             self.note("call", lost=True, **lost_call)
@@ -484,6 +509,7 @@ class Player(threading.Thread):
         self.level = 0
         self.open = {}
         self.explicit = False
+        self.purges = False
         self.lost_call = self.ending = self.ending_prepared = None
 
     def play(self):
@@ -491,6 +517,7 @@ class Player(threading.Thread):
         dice = r.random()
         self.begin()
         if dice < 0.02:
+            self.purges = True
             try:
                 self.send("SELECT idem_purge()")
                 self.note("purge")
@@ -509,15 +536,19 @@ class Player(threading.Thread):
             self.connect()
             while self.stage.left > 0:
                 try:
-                    self.play()
+                    self.play_on()
                 except Lost:
                     self.after_loss()
-                except Refused as error:
-                    # a cancelled statement that is no call: BEGIN, ROLLBACK and their kin
-                    self.recover(error)
         except BaseException as error:      # a fault of the driver itself
             self.died = error
             raise
+
+    def play_on(self):
+        try:
+            self.play()
+        except Refused as error:
+            # a cancelled statement that is no call: BEGIN, ROLLBACK and their kin
+            self.recover(error)
 
     def recover(self, error):
         """A statement that is no call was cancelled."""
@@ -562,23 +593,56 @@ class Trouble(threading.Thread):
             self.connection = None
 
 
+class Clock(threading.Thread):
+    """Sets the server's clock: by as much as leases and retentions last, and by more than all but some do."""
+
+    # Not further back than a second: pg_ctl would take a server for one that has not started yet.
+    AHEAD = (0, 0, -30 * MS, -100 * MS, 60 * MS, 200 * MS, 2 * scene.HOUR)
+
+    def __init__(self, stage, seed, steps):
+        super().__init__(daemon=True)
+        self.stage = stage
+        self.random = random.Random("%d/clock" % seed)
+        self.number = steps
+        self.steps = []
+        self.calls = stage.left
+        with open(os.environ["SET_CLOCK"], "r+b") as file:
+            self.ahead = ctypes.c_int64.from_buffer(mmap.mmap(file.fileno(), 8))
+        self.ahead.value = 0
+
+    def run(self):
+        for left in sorted((self.random.randrange(self.calls) for _ in range(self.number)), reverse=True):
+            while self.stage.left > left:
+                time.sleep(0.002)
+            t0 = now()
+            ahead = self.ahead.value = self.random.choice(self.AHEAD)
+            self.steps.append((t0, now(), ahead))
+
+
 def postmaster():
     with open(os.path.join(os.environ["HISTORY_DATA"], "postmaster.pid"), encoding="ascii") as file:
         return int(file.readline())
 
 
-def alive(pid):
+def condition(pid):
+    """Its letter in /proc; X where it is gone."""
     try:
         with open("/proc/%d/stat" % pid, encoding="ascii") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+            return file.read().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "X"
+
+
+def wait_until(pids, conditions):
+    while any(condition(pid) not in conditions for pid in pids):
+        time.sleep(0.005)
 
 
 def crash():
     """kill -9 of the server with all it has started, and its start again."""
     chief = postmaster()
     os.kill(chief, signal.SIGSTOP)
+    wait_until([chief], "TZX")      # until then it may start one more
     with open("/proc/%d/task/%d/children" % (chief, chief), encoding="ascii") as file:
         children = [int(pid) for pid in file.read().split()]
     for pid in children + [chief]:
@@ -586,13 +650,13 @@ def crash():
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-    while any(alive(pid) for pid in children + [chief]):
-        time.sleep(0.005)
+    wait_until(children + [chief], "ZX")
     # a killed process that is never reaped looks like a running server to the next one
     os.unlink(os.path.join(os.environ["HISTORY_DATA"], "postmaster.pid"))
     os.unlink(Connection.socket_path() + ".lock")
     subprocess.run([os.path.join(os.environ["IDEM_BIN"], "pg_ctl"), "-D", os.environ["HISTORY_DATA"],
-                    "-l", os.environ["HISTORY_LOG"], "-w", "-s", "-t", "120", "start"], check=True)
+                    "-l", os.environ["HISTORY_LOG"], "-w", "-s", "-t", "900", "start"], check=True,
+                   env=dict(os.environ, LD_PRELOAD=os.environ["HISTORY_PRELOAD"]))
 
 
 def business_rows():
@@ -603,21 +667,11 @@ def business_rows():
     return [(key, fence and int(fence), int(tx)) for key, fence, tx in rows]
 
 
-def main():
-    output = sys.argv[1]
-    calls, sessions, seed, crashes = [int(a) for a in sys.argv[2:]] + [6000, 8, 1, 1][len(sys.argv) - 2:]
-    connection = Connection()
-    connection.query(scene.SET_UP)
-    for operation in scene.OPERATIONS:
-        connection.query(scene.define(operation))
-    stage = Stage(calls, seed)
-    stage.sessions = [Player(stage, number) for number in range(sessions)]
-    for player in stage.sessions:
-        player.start()
-    while any(player.connection is None for player in stage.sessions):
-        time.sleep(0.01)
-    trouble = Trouble(stage, seed)
+def disturb(stage, trouble, clock, crashes):
+    """Until all calls are made."""
+    calls = stage.left
     trouble.start()
+    clock.start()
     for n in range(1, crashes + 1):
         while stage.left > calls - calls * n // (crashes + 1) and not any(p.died for p in stage.sessions):
             time.sleep(0.02)
@@ -626,12 +680,37 @@ def main():
         time.sleep(0.05)
     trouble.over.set()
     trouble.join()
+    clock.join()
+    clock.ahead.value = 0
+
+
+def write(output, stage, about):
     with open(output, "w", encoding="utf8") as file:
-        print(json.dumps(dict(e="about", seed=seed, calls=calls, sessions=sessions, crashes=crashes)), file=file)
+        print(json.dumps(dict(e="about", **about)), file=file)
         for player in stage.sessions:
             for event in player.events:
                 print(json.dumps(event), file=file)
         print(json.dumps(dict(e="rows", rows=business_rows())), file=file)
+
+
+def main():
+    output = sys.argv[1]
+    calls, sessions, seed, crashes, steps = [int(a) for a in sys.argv[2:]] + [6000, 8, 1, 1, 6][len(sys.argv) - 2:]
+    ahead = set_ahead()
+    connection = Connection()
+    connection.query(scene.SET_UP)
+    for operation in scene.OPERATIONS:
+        connection.query(scene.define(operation))
+    stage = Stage(calls, seed)
+    clock = Clock(stage, seed, steps)
+    stage.sessions = [Player(stage, number) for number in range(sessions)]
+    for player in stage.sessions:
+        player.start()
+    while any(player.connection is None for player in stage.sessions):
+        time.sleep(0.01)
+    disturb(stage, Trouble(stage, seed), clock, crashes)
+    write(output, stage, dict(seed=seed, calls=calls, sessions=sessions, crashes=crashes, steps=clock.steps,
+                              clock_set=abs(set_ahead() - ahead) > 10000))
     if any(player.died for player in stage.sessions):
         sys.exit("a session of the driver died: " + repr([p.died for p in stage.sessions if p.died][0]))
 

@@ -39,7 +39,7 @@ FORGOTTEN, RELEASED, EXPIRED, SUCCEEDED, FAILED, RETRYABLE, ACCEPTED, RUNNING, O
 
 
 def after(event, length):
-    return NEVER if length is None else (event["t0"] + length, event["t1"] + length)
+    return add(event["now"], length)
 
 
 def add(time, length):
@@ -54,8 +54,8 @@ def over(time, event):
     """The possible answers to: is that time over?"""
     if time is NEVER:
         return (False,)
-    return tuple(answer for answer, possible in ((True, event["t1"] >= time[0]), (False, event["t0"] <= time[1]))
-                 if possible)
+    first, last = event["now"]
+    return tuple(answer for answer, possible in ((True, last >= time[0]), (False, first <= time[1])) if possible)
 
 
 def microseconds(text):
@@ -63,11 +63,12 @@ def microseconds(text):
 
 
 class Model:
-    def __init__(self, operation, key_time):
+    def __init__(self, operation, key_time, steady):
         self.settings = scene.settings(operation)
         self.horizon = self.settings["retention"] + self.settings["guard"]
         self.dated = self.settings["key_format"] == "uuidv7"
         self.key_time = (key_time, key_time) if self.dated else None
+        self.steady = steady        # the clock is not set
 
     # --- what a record means now ------------------------------------------------------
 
@@ -85,9 +86,18 @@ class Model:
         return record._replace(expires=add(recorded, self.settings["retention"]),
                                forget=add(later(recorded, self.key_time) if self.dated else recorded, self.horizon))
 
+    @staticmethod
+    def purged(record, event):
+        """May it be gone though it is to be kept, because the clock was set back after a purge?"""
+        return record.forget is not NEVER and event["purged"] >= record.forget[0]
+
+    def forgotten(self, record, event):
+        answers = over(record.forget, event)
+        return answers if True in answers or not self.purged(record, event) else answers + (True,)
+
     def lives_of_outcome(self, record, event, life):
         found = set()
-        for forgotten in over(record.forget, event):
+        for forgotten in self.forgotten(record, event):
             for expired in over(record.expires, event):
                 if forgotten:
                     found.add((FORGOTTEN, record))
@@ -111,7 +121,7 @@ class Model:
         if record.state != "r":
             return self.lives_in_waiting(record, event, RETRYABLE if record.state == "t" else ACCEPTED)
         found = set()
-        for forgotten in over(record.forget, event):
+        for forgotten in self.forgotten(record, event):
             found |= {(FORGOTTEN, record)} if forgotten else self.lives_in_waiting(record, event, RELEASED)
         return found
 
@@ -264,7 +274,7 @@ class Model:
 
     def row(self, state, event, kind, life, record, own, others, late):
         held = lambda: [state] if kind.answers_held(self, event, state, others) else []
-        if life == FORGOTTEN and self.dated and not late:
+        if life == FORGOTTEN and self.dated and not late and not self.purged(record, event):
             return
         if life in (None, FORGOTTEN, RELEASED):
             if record is None and others or (late or kind.only_recorded) and (others or event["brief"]):
@@ -335,10 +345,16 @@ class Model:
         """The first answer was lost: the same attempt, fence and lease."""
         if not kind.answers(self, event, "execute", "processing", attempt=record.attempt, lease_until=record.lease):
             return
-        if event["answer"] is LOST or record.fence is None and event["answer"]["fence"] > state.highest:
+        if event["answer"] is LOST or record.fence is None and event["answer"]["fence"] > self.fence_before(state, record, event):
             yield state if event["answer"] is LOST else self.bind(state, event, own)
         elif event["answer"]["fence"] == record.fence:
             yield state
+
+    def fence_before(self, state, record, event):
+        """Each fence is greater than all before; where the clock is set, than the record's and the clock."""
+        if self.steady:
+            return state.highest
+        return max(record.fence or 0 if record else 0, event["now"][0] - 1)
 
     def bind(self, state, event, own):
         """Learns the fence of a claim whose answer was lost."""
@@ -364,7 +380,7 @@ class Model:
     def new_record(self, event, prior, kind):
         """The record of a new attempt."""
         fp = event["fp"] if kind.compares or prior is None else prior.fp
-        claimed = prior.claimed if prior else (event["t0"], event["t1"])
+        claimed = prior.claimed if prior else event["now"]
         return Record("p", fp, None, (prior.attempt if prior else 0) + kind.attempts,
                       (prior.counted if prior else 0) + kind.attempts, event["owner"], NEVER, None, NEVER, NEVER,
                       claimed, prior.limits if prior else claimed, None, None,
@@ -382,17 +398,21 @@ class Model:
             yield from self.finish_open(state, event, frame.claim)
             return
         record, own = self.read(state, tx)
-        if record is None:
-            yield from self.refused(state, event)
-        elif record.state != "p" or record.fence != event["fence"]:
-            if record.fence is not None and record.fence == event["fence"] and self.repeats(record, event):
-                if self.accepts(event, record):
-                    yield self.push(state, event, repeated=not own or bool(frame and frame.rewritten))
-                if True not in over(record.forget, event):
-                    return
-            yield from self.refused(state, event)
-        else:
-            yield from self.finish_record(state, event, record, own)
+        for owns in self.has_fence(record, event) if record else (False,):
+            if owns and record.state == "p":
+                yield from self.finish_record(state, event, record, own)
+                continue
+            repeats = owns and self.repeats(record, event)
+            if repeats and self.accepts(event, record):
+                yield self.push(state, event, repeated=not own or bool(frame and frame.rewritten))
+            if not repeats or True in self.forgotten(record, event):
+                yield from self.refused(state, event)
+
+    def has_fence(self, record, event):
+        """One that no session was told can be that of a claim that was undone, if the clock was set back."""
+        if record.fence is None and not self.steady:
+            return (False, True)
+        return (record.fence == event["fence"],)
 
     def finish_open(self, state, event, claim):
         if claim.record.fence != event["fence"]:
@@ -458,7 +478,7 @@ class Model:
 
     def finished(self, record, event):
         """What becomes of the record: a list, for a limit may have been reached or not."""
-        what, now = event["f"], (event["t0"], event["t1"])
+        what, now = event["f"], event["now"]
         if what == "renew":
             lease = after(event, event["length"])
             if event["answer"] is not LOST:
@@ -484,7 +504,7 @@ class Model:
 
     def put_back(self, record, event):
         """The attempt has done nothing."""
-        results, now = [], (event["t0"], event["t1"])
+        results, now = [], event["now"]
         record = record._replace(lease=NEVER, result=None, error=None, tries=None)
         for left in self.tries_left(record, event):
             if not left:
@@ -521,6 +541,11 @@ class Model:
                 elif own or not self.changed_by_others(state, event["tx"]):
                     yield self.push(state, event, claim=None, row=new, rewritten=event["f"] == "redact" and not own)
 
+    @staticmethod
+    def anew(record, event):
+        """From when on limits count that begin anew: not before the first claim, if the clock was set back."""
+        return later(record.claimed, event["now"])
+
     def after_resolve(self, record, life, event, stored):
         if life not in (UNKNOWN, OVERRUN) or event["fence"] is not None and event["fence"] != record.tries:
             return [None]
@@ -530,30 +555,32 @@ class Model:
                 new = record._replace(fence=None, early=None)
                 if not left and not record.accepted:
                     # that is a decision about a claim, whose limits begin anew
-                    new = new._replace(counted=0, limits=(event["t0"], event["t1"]))
+                    new = new._replace(counted=0, limits=self.anew(record, event))
                 found += self.put_back(new, event)
             return found
         succeeded = event["outcome_name"] == "succeeded"
         detail = self.stored(event) if succeeded else event["outcome"]
         return [self.kept(record._replace(state="s" if succeeded else "f", lease=NEVER, tries=None,
                                           result=detail if succeeded else None,
-                                          error=None if succeeded else detail), (event["t0"], event["t1"]))]
+                                          error=None if succeeded else detail), event["now"])]
 
     def after_expire_lease(self, record, life, event, stored):
         if life != RUNNING:
             return [None]
-        return [record._replace(lease=(event["t0"], event["t1"]), fence=None)]
+        return [record._replace(lease=event["now"], fence=None)]
 
     def after_reopen(self, record, life, event, stored):
         if not (life == FAILED or life == EXPIRED and record.state != "s"):
             return [None]
-        new = record._replace(fence=None, counted=0, limits=(event["t0"], event["t1"]), early=None)
+        new = record._replace(fence=None, counted=0, limits=self.anew(record, event), early=None)
         if record.state == "c":
             found = self.put_back(new, event)
         else:
             found = [self.kept(new._replace(state="t"), self.deadline(new))]
-        error = '{"reopened": null%s}' % ("" if record.error is None else ', "error": %s' % record.error)
-        return [one._replace(error=normal(error)) for one in found]
+        error = dict(reopened=event["reason"])
+        if record.error is not None:
+            error["error"] = json.loads(record.error)
+        return [one._replace(error=json.dumps(error, sort_keys=True)) for one in found]
 
     def after_redact(self, record, life, event, stored):
         if stored.result is None and stored.error is None:
@@ -577,6 +604,18 @@ class Model:
                     handed = record._replace(tries=fence, try_until=after(event, event["length"]))
                     yield state._replace(base=handed)
 
+    def pass_over(self, state, event):
+        """What idem_start_next does to other keys: what it finds ended by a limit it may record as failed."""
+        yield state
+        frame = self.frame(state, event["tx"])
+        record, _ = self.read(state, event["tx"])
+        if record is None or record.state not in "at" or not record.accepted or frame and frame.claim or \
+                self.others(state, event["tx"]):
+            return
+        for life, meant in self.lives(record, event):
+            if life in (FAILED, EXPIRED, FORGOTTEN):
+                yield self.write(state, event, meant._replace(state="f"))
+
     def status(self, state, event):
         frame = self.frame(state, event["tx"])
         if frame and frame.claim:
@@ -597,11 +636,6 @@ class Model:
             told = dict(result=meant.result) if life == SUCCEEDED else dict(error=meant.error) if life == FAILED else {}
             if self.says(event, None, shown, fence=None, **told):
                 yield state
-
-
-def normal(text):
-    """A JSON text in the form in which all are compared."""
-    return json.dumps(json.loads(text), sort_keys=True)
 
 
 class Kind:
@@ -641,7 +675,7 @@ class Kind:
         if event["answer"] is LOST:
             return record._replace(lease=lease)
         told = event["answer"]
-        if told["fence"] <= state.highest or not model.says(event, "execute", "processing", lease_until=lease,
+        if told["fence"] <= model.fence_before(state, prior, event) or not model.says(event, "execute", "processing", lease_until=lease,
                                                            claimed_at=record.claimed):
             return None
         # whatever later answers say must lie within what the owner was told
@@ -682,12 +716,10 @@ class Cancel(Kind):
     withdraws = True
 
     def grant(self, model, state, event, prior, life):
-        if model.says(event, "replay", "failed", error=CANCELLED):
-            record = model.new_record(event, prior, self)._replace(state="c", error=CANCELLED)
-            yield model.write(state, event, model.kept(record, (event["t0"], event["t1"])))
-
-
-CANCELLED = '{"cancelled": null}'
+        error = json.dumps(dict(cancelled=event["reason"]))
+        if model.says(event, "replay", "failed", error=error):
+            record = model.new_record(event, prior, self)._replace(state="c", error=error)
+            yield model.write(state, event, model.kept(record, event["now"]))
 
 
 class Once(Kind):
@@ -707,7 +739,7 @@ class Once(Kind):
     def grant(self, model, state, event, prior, life):
         if event["answer"] is LOST or event["answer"] is True:
             record = model.new_record(event, prior, self)._replace(state="s")
-            yield model.write(state, event, model.kept(record, (event["t0"], event["t1"])))
+            yield model.write(state, event, model.kept(record, event["now"]))
 
 
 class Run(Kind):
@@ -727,7 +759,7 @@ class Run(Kind):
                     state="s" if succeeded else "f", fence=None if answer is LOST else answer["fence"],
                     result="1" if succeeded and model.settings["store_result"] else None,
                     error=None if succeeded or answer is LOST else answer["error"])
-                yield model.write(state, event, model.kept(record, (event["t0"], event["t1"])))
+                yield model.write(state, event, model.kept(record, event["now"]))
 
 
 KINDS = dict(claim=Kind(), start=Start(), start_next=StartNext(), accept=Accept(), cancel=Cancel(), once=Once(),
@@ -762,18 +794,20 @@ def call(model, state, event):
     f = event["f"]
     if event["error"] == "57014":
         return [state]
-    if f in WAITING and event["error"] in ("40P01", "55P03"):
+    if f in WAITING and event["error"] == "40P01":
         return [state]
     if f == "status":
         return list(model.status(state, event))
     if f in KINDS:
         found = list(model.decide(state, event, KINDS[f]))
+        if f == "start_next" and event["answer"] is LOST:
+            found += model.pass_over(state, event)
         if event["must_open"]:
             return [s for s in found if (frame := model.frame(s, event["tx"])) and frame.claim]
         # a call whose answer was lost, or that names what it has taken, may have done nothing
         return found + [state] if event["answer"] is LOST else found
-    if f == "reconcile":
-        return list(model.reconcile(state, event))
+    if f in ("reconcile", "pass_over"):
+        return list(getattr(model, f)(state, event))
     if f in ("resolve", "expire_lease", "reopen", "redact"):
         return list(model.change(state, event))
     found = list(model.finish(state, event))

@@ -70,7 +70,7 @@ BEGIN
         WHEN SQLSTATE 'HIST0' THEN
             NULL;
         WHEN OTHERS THEN
-            answer := to_jsonb(SQLSTATE);
+            answer := to_jsonb(SQLSTATE || ' ' || SQLERRM);
     END;
     RETURN answer;
 END $$;
