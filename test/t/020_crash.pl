@@ -5,7 +5,9 @@ use strict;
 use warnings;
 
 use IdempotencyTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(sleep);
 
 my $node = new_node('main', durable => 1, conf => "restart_after_crash = on\n");
 create_claims_table($node);
@@ -19,8 +21,15 @@ my $claim = sub {
 	$more = $more ? ", $more" : '';
 	return one_value($node, "SELECT concat_ws(' ', verdict, attempt, result) FROM idem_claim('op', '$key'$more)");
 };
+
+# Without psql: one that is refused may be gone before its statement is written to it.
 my $wait_until_up = sub {
-	$node->poll_query_until('postgres', 'SELECT true') or die 'the server did not come back';
+	for (my $tries = 0; $tries < 10 * $PostgreSQL::Test::Utils::timeout_default; $tries++)
+	{
+		return if system('pg_isready', '-q', '-d', $node->connstr('postgres')) == 0;
+		sleep 0.1;
+	}
+	die 'the server did not come back';
 };
 
 # --- kill -9 of one backend -----------------------------------------------------
