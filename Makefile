@@ -86,7 +86,7 @@ EXTRA_CLEAN = $(DATA_built) results output_iso tmp_check log regression.diffs re
 # What people type first must work where no PostgreSQL is installed yet: these
 # targets run scripts that install what is missing, and need no PGXS.  Their
 # recipes end in exec, so that a signal that make passes on reaches the script.
-SCRIPTED = demo demo-chain test test-clients bare busy bench bench-instructions bench-page crash races check-history \
+SCRIPTED = demo demo-chain test test-clients bare busy bench bench-instructions bench-page crash failover races check-history \
 	check-history-faults check-sql-fuzz citus lint indent matrix hooks clean-private \
 	freeze check-released check-upgrade dist deb check-deb
 .PHONY: $(SCRIPTED)
@@ -169,6 +169,9 @@ bench-instructions:
 
 crash:
 	@exec env $(CHOSEN_SERVER) bash test/crash/run
+
+failover:
+	@exec env $(CHOSEN_SERVER) bash test/crash/run failover
 
 races:
 	@exec env $(CHOSEN_SERVER) bash test/races
