@@ -252,7 +252,7 @@ claim_make_record(Claim *claim, OpenClaimPrior prior, Record *rec)
 		rec->operation = cstring_to_text(who->operation);
 		rec->key = cstring_to_text(who->key);
 	}
-	if (claim->kind->matches_params || prior != PRIOR_RECORD)
+	if (claim->kind->matches_params)
 	{
 		fingerprint_under(claim, policy->normalisation_version);
 		rec->has_fingerprint = claim->has_fingerprint;

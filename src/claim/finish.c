@@ -65,20 +65,20 @@ typedef struct Finish
 	TimestampTz now;
 } Finish;
 
-static void
+pg_noreturn static void
 refuse_finish(const Finish *finish, int sqlstate, const char *why, const char *hint)
 {
 	claim_refuse(&finish->call, sqlstate, finishings[finish->what].verb, why, hint);
 }
 
-static void
+pg_noreturn static void
 refuse_no_claim(const Finish *finish)
 {
 	refuse_finish(finish, ERRCODE_IDEM_NO_CLAIM, "there is no open claim",
 				  "The claim was rolled back or released, was never committed, or is another principal's than the one given here or in idempotency.principal. Claim again with the same key.");
 }
 
-static void
+pg_noreturn static void
 refuse_not_yours(const Finish *finish)
 {
 	counters_add(finish->call.policy->counters, COUNT_STALE_FENCE, 1);
@@ -163,7 +163,7 @@ is_repetition(const Finish *finish, const Record *rec)
 			return rec->state == RECORD_RELEASED || rec->state == RECORD_ACCEPTED;
 		case FINISH_UNSURE:
 		case FINISH_RENEW:
-			return false;
+			break;
 	}
 	return false;
 }

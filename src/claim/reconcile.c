@@ -423,7 +423,7 @@ typedef struct Change
 	bool		(*apply) (struct Change *change, Record *rec);
 } Change;
 
-static void
+pg_noreturn static void
 refuse_change(const Change *change, const char *why)
 {
 	claim_refuse(&change->call, ERRCODE_IDEM_NOT_YOURS, change->verb, why,

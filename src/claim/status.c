@@ -245,7 +245,7 @@ why_no_result(const DecodedAnswer *decoded)
 	switch (state)
 	{
 		case STATE_SUCCEEDED:
-			return NULL;
+			break;
 		case STATE_FAILED:
 			return decoded->retryable ? &retryable : decoded->error ? &failed : &no_error;
 		case STATE_PROCESSING:
@@ -260,7 +260,7 @@ why_no_result(const DecodedAnswer *decoded)
 		case STATE_EXPIRED:
 			return &expired;
 	}
-	return &no_state;
+	return NULL;
 }
 
 /* idem_value(answer): the result, or an error that says why there is none. */

@@ -604,28 +604,19 @@ refuse_repeated_completion(const char *what)
 static void
 open_claim_xact_callback(XactEvent event, void *arg)
 {
+	const char *what = event == XACT_EVENT_PRE_COMMIT ? "COMMIT" :
+	event == XACT_EVENT_PRE_PREPARE ? "PREPARE TRANSACTION" : NULL;
+
+	/* not in a parallel worker, which makes no claims */
 	if (!watching)
 		return;
-	switch (event)
+	if (what)
 	{
-		case XACT_EVENT_PRE_COMMIT:
-			refuse_open_claims(open_claim_list(), "COMMIT");
-			refuse_repeated_completion("COMMIT");
-			break;
-		case XACT_EVENT_PRE_PREPARE:
-			refuse_open_claims(open_claim_list(), "PREPARE TRANSACTION");
-			refuse_repeated_completion("PREPARE TRANSACTION");
-			break;
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_PREPARE:
-		case XACT_EVENT_ABORT:
-			forget_all();
-			break;
-		case XACT_EVENT_PARALLEL_PRE_COMMIT:
-		case XACT_EVENT_PARALLEL_COMMIT:
-		case XACT_EVENT_PARALLEL_ABORT:
-			break;
+		refuse_open_claims(open_claim_list(), what);
+		refuse_repeated_completion(what);
 	}
+	else
+		forget_all();
 }
 
 /*

@@ -210,7 +210,7 @@ typedef struct Asking
 } Asking;
 
 /* Raises 55000: the tables are no part of a cluster. */
-static void
+pg_noreturn static void
 refuse_alone(void)
 {
 	ereport(ERROR,
@@ -294,7 +294,7 @@ answered_column(uint64 row, int column)
  */
 
 /* Raises 40001 or 55000 about a shard that is not here. */
-static void
+pg_noreturn static void
 refuse_elsewhere(const char *principal, int64 shard, bool was_here)
 {
 	if (was_here || OidIsValid(relid_of(psprintf("placed_record_" INT64_FORMAT, shard))))

@@ -181,7 +181,7 @@ catalog_extension_version(void)
  * what undoes the change.  What another version of the script has made must not
  * be undone.
  */
-static void
+pg_noreturn static void
 refuse_shape(Relation rel, const char *what, const char *hint)
 {
 	char	   *version = catalog_extension_version();
@@ -198,14 +198,14 @@ refuse_shape(Relation rel, const char *what, const char *hint)
 }
 
 /* The same; ALTER TABLE undoes it. */
-static void
+pg_noreturn static void
 refuse_altered(Relation rel, const char *what, const char *action)
 {
 	refuse_shape(rel, what, psprintf("ALTER TABLE %s %s",
 									 name_of(RelationGetRelid(rel)), action));
 }
 
-static void
+pg_noreturn static void
 refuse_replaced(Relation rel, const char *what)
 {
 	refuse_shape(rel, what, "Restore the table from a backup, or drop and create the extension, which forgets all records.");

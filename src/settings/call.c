@@ -141,9 +141,9 @@ key_has_format(const Call *call)
 		case KEY_UUIDV7:
 			return uuid && call->who.key_has_time;
 		case KEY_ULID:
-			return !uuid && call->who.key_has_time;
+			break;
 	}
-	return false;
+	return !uuid && call->who.key_has_time;
 }
 
 /* Raises 22023 for a key to be claimed that is malformed or from the future. */

@@ -62,12 +62,12 @@ FAULTS = {
          ";")),
     "open_commits": (
         "COMMIT is not refused while a claim is open",
-        (r'refuse_open_claims\(open_claim_list\(\), "COMMIT"\);',
+        (r'refuse_open_claims\(open_claim_list\(\), what\);',
          ";")),
     "repeated_commits": (
         "COMMIT is not refused after a repeated completion",
-        (r'refuse_repeated_completion\("COMMIT"\);',
-         ";")),
+        (r'(open_claim_list\(\), what\);\s+)refuse_repeated_completion\(what\);',
+         r"\1;")),
     "lost_update": (
         "an owner that another one was faster than is not told so",
         (r"if \(store_update\(&store, &found, (&?rec), true\) == ROW_CHANGED\)",
