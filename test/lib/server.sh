@@ -241,10 +241,15 @@ pack_sources() {
 		${built[@]+"${built[@]}"} -cf - "${parts[@]}"
 }
 
-# Bitcode for the just-in-time compiler would only cost time here.
+# Bitcode for the just-in-time compiler would only cost time here.  make does not
+# know that objects were built with other flags.
 build_extension() {
 	(
 		cd "$IDEM_BUILD" || exit
+		if [ "$(cat built-with 2>/dev/null)" != "${COPT:-}" ]; then
+			find src -name '*.o' -delete -o -name '*.gc??' -delete
+			printf '%s' "${COPT:-}" >built-with
+		fi
 		as_server env -u MAKEFLAGS -u MAKELEVEL -u MAKEOVERRIDES \
 			make -j2 all install PG_CONFIG="$IDEM_PG_CONFIG" with_llvm=no WERROR=-Werror
 	)
