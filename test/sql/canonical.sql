@@ -19,7 +19,7 @@ END $$;
 CREATE FUNCTION pg_temp.canonical(doc text, operation text DEFAULT NULL) RETURNS text LANGUAGE sql AS
 	'SELECT idem_canonical(doc::jsonb, operation)';
 
-SELECT plan(83);
+SELECT plan(85);
 
 -- The six sample documents of RFC 8785
 CREATE TEMP TABLE sample (name text, input text, output text, hex text);
@@ -158,6 +158,10 @@ SET max_stack_depth = '100kB';
 SELECT throws_ok('SELECT idem_canonical(j) FROM deep', '54001', NULL, 'beyond the stack: 54001');
 RESET max_stack_depth;
 SELECT is(idem_fingerprint('{"a":1}'), sha256('{"a":1}'), 'and the session goes on');
+
+-- A digit far behind decides between two doubles
+SELECT is(idem_canonical(('9007199254740993.' || repeat('0', 800))::jsonb, 'strict_json'), '9007199254740992', 'half way: to the even one'),
+	is(idem_canonical(('9007199254740993.' || repeat('0', 800) || '1')::jsonb, 'strict_json'), '9007199254740994', 'beyond it, 800 digits later');
 
 -- C36, and a change of any leaf shows
 SELECT is(length(idem_canonical(jsonb_agg('1e9999'::numeric))), 80001, 'C36: 10 000 times 1e9999')

@@ -8,9 +8,11 @@
 DROP DATABASE IF EXISTS idempotency_latin9;
 DROP DATABASE IF EXISTS idempotency_eucjp;
 DROP DATABASE IF EXISTS idempotency_ascii;
+DROP DATABASE IF EXISTS idempotency_mule;
 CREATE DATABASE idempotency_latin9 ENCODING 'LATIN9' LOCALE 'C' TEMPLATE template0;
 CREATE DATABASE idempotency_eucjp ENCODING 'EUC_JP' LOCALE 'C' TEMPLATE template0;
 CREATE DATABASE idempotency_ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0;
+CREATE DATABASE idempotency_mule ENCODING 'MULE_INTERNAL' LOCALE 'C' TEMPLATE template0;
 
 \c idempotency_latin9
 SET client_encoding = 'UTF8';
@@ -38,6 +40,9 @@ SELECT encode(idem_fingerprint('{"日本":["語",1.50],"名":"山田","a":{"ｱ"
 	encode(idem_fingerprint('"語"'), 'hex') AS eucjp_scalar,
 	idem_canonical('{"日本":["語",1.50],"名":"山田","a":{"ｱ":null}}') AS eucjp_canonical,
 	idem_id('注文', '鍵', '山田') AS eucjp_id \gset
+-- two bytes that stand for no character
+SELECT idem_id('o', convert_from('\xa2af', 'EUC_JP'), 'p') \g /dev/null
+\set eucjp_unassigned :SQLSTATE ' ' :LAST_ERROR_MESSAGE
 
 \c idempotency_ascii
 SET client_encoding = 'UTF8';
@@ -46,6 +51,8 @@ SELECT encode(idem_fingerprint('{"日本":["語",1.50],"é":"😀"}'), 'hex') AS
 	idem_id('注文', '鍵', '山田') AS ascii_id \gset
 SELECT idem_id('o', convert_from('\xff', 'SQL_ASCII'), 'p') \g /dev/null
 \set ascii_key :SQLSTATE
+SELECT idem_downstream_key('61362f49-1d33-8116-af4a-a257885ad4be', convert_from('\xff', 'SQL_ASCII')) \g /dev/null
+\set ascii_step :SQLSTATE
 SELECT idem_fingerprint(to_jsonb(convert_from('\x61ed', 'SQL_ASCII'))) \g /dev/null
 \set ascii_params :SQLSTATE
 SELECT idem_fingerprint_text(convert_from('\x5b22c3a961ed225d', 'SQL_ASCII')) \g /dev/null
@@ -53,6 +60,13 @@ SELECT idem_fingerprint_text(convert_from('\x5b22c3a961ed225d', 'SQL_ASCII')) \g
 SELECT idem_fingerprint_text('["\u00e9"]') \g /dev/null
 \set ascii_beyond :SQLSTATE
 SELECT encode(idem_fingerprint_text('{"日本":["語",1.50],"é":"😀"}'), 'hex') AS ascii_text_fingerprint \gset
+
+\c idempotency_mule
+SET client_encoding = 'SQL_ASCII';
+CREATE EXTENSION idempotency;
+SELECT idem_id('o', 'k', 'p') AS mule_id \gset
+SELECT idem_id('o', convert_from('\x81e9', 'MULE_INTERNAL'), 'p') \g /dev/null
+\set mule_beyond :SQLSTATE
 
 \c :here
 SET client_encoding = 'UTF8';
@@ -62,8 +76,13 @@ SELECT format('SET search_path = %s', string_agg(extnamespace::regnamespace::tex
 DROP DATABASE idempotency_latin9;
 DROP DATABASE idempotency_eucjp;
 DROP DATABASE idempotency_ascii;
+DROP DATABASE idempotency_mule;
 
-SELECT plan(21);
+SELECT plan(25);
+SELECT is(:'eucjp_unassigned'::text, '22023 key for operation "o" is not valid in the encoding of the database', 'EUC_JP: bytes without a character');
+SELECT is(:'ascii_step'::text, '22023', 'SQL_ASCII: invalid step');
+SELECT is(:'mule_id'::uuid, idem_id('o', 'k', 'p'), 'MULE_INTERNAL: ASCII has the same id');
+SELECT is(:'mule_beyond'::text, '42883', 'MULE_INTERNAL: anything else has no UTF-8');
 SELECT is(:'latin9_text'::text, :'latin9_fingerprint', 'LATIN9: fingerprint of text');
 SELECT is(:'latin9_beyond'::text, '22032 params cannot be canonicalised', 'LATIN9: characters it has not');
 SELECT is(:'latin9_settings'::text, '{"é":["z","é","€"],"é€":"ü"}', 'LATIN9: settings');

@@ -29,8 +29,13 @@ SELECT is(a.attempt, 1, 'and the next is attempt 1') FROM idem_claim('fin', 'rel
 ROLLBACK;
 BEGIN;
 SELECT a.*::text AS c FROM idem_claim('fin', 'renew') a \gset
-SELECT throws_ok(format('SELECT idem_renew(%L, ''1 h'')', :'c'), '22023', NULL, 'an atomic claim has no lease to renew');
+SELECT throws_ok(format('SELECT idem_renew(%L, ''1 h'')', :'c'), '22023', NULL, 'an atomic claim has no lease to renew'),
+	throws_ok(format('SELECT idem_complete_key(''fin'', ''renew'', %s)', (:'c'::idem_answer).fence + 1), 'ID002', NULL, 'nor another fence than its own');
 ROLLBACK;
+
+-- Atomic, with an owner
+SELECT is(idem_complete(c, '1'), '1', 'an atomic claim with an owner') FROM idem_claim('fin', 'owned', owner => 'w') c;
+SELECT is(pg_temp.stored('fin', 'owned'), 's 1 w 1', 'recorded with it');
 
 -- Leased, by key and fence
 SELECT fence AS f FROM idem_claim('fin', 'by key', lease => '1 h') \gset
@@ -264,6 +269,16 @@ SELECT is(:'SQLSTATE', 'ID002'::text, 'with writes COMMIT is refused');
 SELECT idem_complete(c, '"second"') FROM idem_claim('fin', 'later fail') c;
 SELECT throws_ok(format('SELECT idem_fail(%L, ''"e"'', true)', :'c'), 'ID002', NULL, 'not after a second attempt');
 SELECT is(count(*), 0::bigint, 'no business rows') FROM business;
+-- two outcomes repeated in one transaction: the first is named
+SELECT idem_claim('fin', 'repeated first', lease => '1 h')::text AS c, idem_claim('fin', 'repeated second', lease => '1 h')::text AS d \gset
+SELECT idem_complete(:'c', '1'), idem_complete(:'d', '2') \g /dev/null
+BEGIN;
+INSERT INTO business VALUES ('both repeated');
+SELECT idem_complete(:'c', '1'), idem_complete(:'d', '2') \g /dev/null
+\set VERBOSITY terse
+COMMIT;
+\set VERBOSITY sqlstate
+SELECT is(:'LAST_ERROR_MESSAGE'::text, format('COMMIT refused: operation "fin" (id %s) was already completed by an earlier transaction', (:'c'::idem_answer).id), 'the first of two is named');
 
 -- A retryable failure of the last attempt is one for good, and may be repeated
 SELECT idem_define('fin_once', '{"max_attempts": 1}');

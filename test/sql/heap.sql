@@ -160,6 +160,10 @@ BEGIN;
 SELECT verdict FROM idem_claim('heap', 'open');
 SELECT is(array_agg(mode ORDER BY mode), '{RowExclusiveLock}', 'a claim keeps its table lock') FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'idempotency_internal.record'::regclass AND mode <> 'AccessShareLock';
 ROLLBACK;
+BEGIN;
+SELECT (idem_status('heap', 'read first')).state, idem_once('heap', 'written then');
+SELECT is(array_agg(mode ORDER BY mode), '{AccessShareLock,RowExclusiveLock}', 'so does one that finds the table open for reading') FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'idempotency_internal.record'::regclass;
+ROLLBACK;
 
 -- Dropped and made again in one session
 DROP FUNCTION pg_temp.shape;

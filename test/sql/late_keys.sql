@@ -51,6 +51,11 @@ FROM unnest('{"idem_accept(''v7'', ''x'', principal => ''acme'')","idem_once(''v
 SELECT lives_ok(format('SELECT idem_claim(''v7'', %L, principal => ''acme'', lease => ''1 h'')', pg_temp.v7('-4 min')), 'ahead by less than clock_skew');
 SELECT throws_ok(format('SELECT idem_claim(''v7'', %L, principal => ''acme'')', pg_temp.v7('-6 min')), '22023', NULL, 'ahead by more');
 SELECT throws_ok(format('SELECT idem_claim(''ulid'', %L, principal => ''acme'')', pg_temp.ulid('-6 min')), '22023', NULL, 'a ULID as well');
+BEGIN;
+SELECT idem_once('v7', pg_temp.v7('-4 min', 7), 'acme') \g /dev/null
+SELECT ok(forget_at > finished_at + '2 h 3 min', 'its outcome is remembered from the time of the key on'), is(expires_at, finished_at + '1 h', 'and kept from now on')
+  FROM idempotency_internal.every_record WHERE operation = 'v7' AND key LIKE '%-7007-%';
+ROLLBACK;
 SELECT idem_define('v7', '{"clock_skew": "10 min"}') \gset d_
 SELECT lives_ok(format('SELECT idem_claim(''v7'', %L, principal => ''acme'', lease => ''1 h'')', pg_temp.v7('-6 min')), 'clock_skew decides');
 SELECT lives_ok(format('SELECT idem_claim(''any'', %L, principal => ''acme'', lease => ''1 h'')', pg_temp.v7('-6 days')), 'elsewhere the time of a key means nothing');

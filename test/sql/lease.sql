@@ -47,6 +47,14 @@ SELECT is(idem_claim('lease', 'lost', '1', lease => '1 h', owner => 'w')::text, 
 SELECT is((idem_claim('lease', 'lost', '1', lease => '1 h', owner => 'v')).verdict, 'in_progress', 'C06: another owner does not');
 SELECT is(idem_complete(:'c', '"once"'), '"once"', 'C06: and completes');
 SELECT is((idem_claim('lease', 'lost', '1', owner => 'w')).verdict, 'replay', 'after that even the owner replays');
+SELECT is((idem_claim('lease', 'owner', lease => '1 h', owner => owner)).verdict, verdict::idem_verdict, format('owner %L', owner))
+  FROM (VALUES ('ww', 'execute'), ('w', 'in_progress'), ('www', 'in_progress'), ('ww', 'execute')) v (owner, verdict);
+SELECT is((idem_claim('lease', 'long owner', lease => '1 h', owner => repeat('w', 255))).verdict, 'execute', 'an owner of 255 bytes'),
+	throws_ok('SELECT idem_claim(''lease'', ''longer owner'', lease => ''1 h'', owner => repeat(''w'', 256))', '22023', NULL, 'of 256: 22023');
+SELECT idem_define('lease_max', '{"max_lease": "1 h", "retry_after": "10 h"}');
+SELECT is((idem_claim('lease_max', 'k', lease => '1 h')).verdict, 'execute', 'as long as max_lease'),
+	throws_ok('SELECT idem_claim(''lease_max'', ''k2'', lease => ''1 h 1 us'')', '22023', NULL, 'longer: 22023'),
+	ok((idem_status('lease_max', 'k')).retry_after <= '1 h', 'to be asked again before it ends');
 SELECT is((idem_claim('lease', 'owner é', lease => '1 h', owner => owner)).verdict, verdict::idem_verdict, format('owner %L', owner))
   FROM (VALUES ('é', 'execute'), ('é', 'execute'), ('e', 'in_progress')) v (owner, verdict);
 

@@ -76,8 +76,10 @@ SELECT is((idem_reopen('open', 'cancelled')).state, 'absent', 'W10: what was can
 SELECT idem_accept('open', 'cancelled work', '1') \g /dev/null
 SELECT idem_cancel('open', 'cancelled work') \g /dev/null
 SELECT is((idem_reopen('open', 'cancelled work')).state, 'accepted', 'W10: accepted work that was cancelled is accepted again');
+SELECT idem_once('open', 'old success'), pg_temp.age('open', 'old success', '2 h') \g /dev/null
+SELECT is((idem_status('open', 'old success')).state, 'expired', 'W10: a success that is no longer kept');
 SELECT throws_ok(format('SELECT idem_reopen(''open'', %L)', key), state, NULL, format('W10: %s: %s', key, state))
-  FROM (VALUES ('never', 'ID001'), ('cancelled work', 'ID002'), ('old', 'ID002'), ('', '22023')) v (key, state);
+  FROM (VALUES ('never', 'ID001'), ('cancelled work', 'ID002'), ('old', 'ID002'), ('old success', 'ID002'), ('', '22023')) v (key, state);
 SELECT idem_define('open', '{"max_result_bytes": 40}');
 SELECT idem_cancel('open', 'again') \g /dev/null
 SELECT throws_ok('SELECT idem_reopen(''open'', ''again'', reason => repeat(''x'', 41))', 'ID004', NULL, 'W10: reason too large: ID004');

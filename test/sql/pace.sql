@@ -93,6 +93,13 @@ SELECT idem_unsure(idem_start('counts', 'unsure', '1 h'));
 SELECT is(pg_temp.said(idem_resolve('counts', 'unsure', 'not_executed')), 'failed new_key 2', 'S02: then accepted work has failed for good'),
 	is((idem_status('counts', 'unsure')).error, '{"limit": "max_attempts"}', 'S02: by its limit'), is(pg_temp.listed('counts'), NULL, 'S02: and is no longer listed');
 
+SELECT idem_define('lowered', '{"max_attempts": 2, "retention": "1 h"}');
+SELECT count(idem_accept('lowered', 'k', '1')), idem_unsure(idem_start('lowered', 'k', '1 h')) \g /dev/null
+SELECT is((idem_resolve('lowered', 'k', 'not_executed')).state, 'accepted', 'S02: one attempt is left');
+SELECT idem_define('lowered', '{"max_attempts": 1}');
+SELECT is((idem_status('lowered', 'k')).state, 'failed', 'S02: a limit that is lowered ends it'), is((idem_status('lowered', 'k')).error, '{"limit": "max_attempts"}', 'S02: by that limit'),
+	is(date_trunc('ms', (idem_status('lowered', 'k')).expires_at), (idem_status('lowered', 'k')).claimed_at + '1 h', 'S02: kept as if it had ended when it was accepted');
+
 -- S02: the deadline runs over releases and failures, and ends work never started
 SELECT idem_define('ends', '{"deadline": "1 h", "retention": "2 h", "guard": "1 h", "retry_after": "1 s"}');
 SELECT count(idem_accept('ends', key, '1')) AS n FROM unnest('{never,next,released,failed,accepted again}'::text[]) key \gset

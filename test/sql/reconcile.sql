@@ -210,6 +210,12 @@ SELECT is((idem_claim('resolve', 'open')).verdict, 'execute', 'a claim open in t
 SELECT throws_ok('SELECT idem_resolve(''resolve'', ''open'', ''succeeded'')', 'ID002', NULL, 'resolve, open: ID002');
 ROLLBACK;
 
+-- Unknown in the very transaction that made it so: nobody holds it
+BEGIN;
+SELECT idem_unsure(idem_claim('resolve', 'unsure here', lease => '1 h'));
+SELECT is(pg_temp.shape(idem_claim('resolve', 'unsure here', lease => '1 h')), 'unknown unknown reconcile: who attempt retry_after claimed_at lease_until', 'unknown at once, and without a holder');
+ROLLBACK;
+
 -- Arguments
 SELECT throws_ok(format('SELECT idem_reconcile(%s)', arguments), '22023', NULL, format('reconcile(%s): 22023', arguments))
   FROM (VALUES ('lease => ''0'''), ('lease => ''-1 s'''), ('lease => ''1 mon'''), ('lease => NULL'), ('max_records => 0'), ('max_records => -1'), ('max_records => NULL'), ('''''')) v (arguments);

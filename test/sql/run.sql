@@ -171,6 +171,13 @@ SELECT is(concat_ws(' ', a.verdict, a.state, a.advice), 'execute failed new_key'
   FROM idem_run('run_cut', 'k', '{"n": 3000000}', 'shout(jsonb)') a;
 SELECT is((idem_run('run_cut', 'k', '{"n": 3000000}', 'shout(jsonb)')).verdict, 'replay', 'W05: it is recorded, and replayed');
 SELECT is((idem_run('run_cut', 'short', '{"n": 1}', 'shout(jsonb)')).error->'cut', NULL, 'W05: a short one is not marked');
+CREATE FUNCTION pg_temp.go_on(jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN RAISE '%', repeat('x', 1000); END $$;
+CREATE FUNCTION pg_temp.cut_to(n int) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM idem_define('run_cut', jsonb_build_object('max_result_bytes', n));
+	RETURN octet_length((idem_run('run_cut', 'cut to ' || n, '1', 'pg_temp.go_on(jsonb)')).error::text);
+END $$;
+SELECT is(array_agg(pg_temp.cut_to(n)), array_agg(n), 'W05: to the byte') FROM generate_series(300, 307) n;
 SELECT idem_define('run_cut', '{"max_result_bytes": 1}');
 SELECT is((idem_run('run_cut', 'least', '{"n": 10}', 'shout(jsonb)')).error, '{"cut": true, "hint": "", "detail": "", "message": "", "sqlstate": "P0001"}', 'W05: recorded under every limit');
 

@@ -129,6 +129,9 @@ BEGIN;
 SELECT is((idem_claim('set_uuid', key)).verdict, 'execute', 'key_format uuid: ' || key)
   FROM unnest('{6ba7b810-9dad-11d1-80b4-00c04fd430c8,6BA7B810-9DAD-41D1-80B4-00C04FD430C8}'::text[]) key;
 ROLLBACK;
+SELECT idem_release(idem_claim('set_later', 'k', lease => '1 h'));
+SELECT idem_define('set_later', '{"key_format": "uuid"}');
+SELECT throws_ok('SELECT idem_claim(''set_later'', ''k2'')', '22023', NULL, 'key_format: of a new key'), is((idem_claim('set_later', 'k', lease => '1 h')).verdict, 'execute', 'not of one that was released before');
 
 -- Who may: role (C12)
 CREATE ROLE regress_idem_clerk;
@@ -228,6 +231,10 @@ SELECT matches(pg_temp.try(session_user::text, format('SELECT idem_define(%L, ''
   FROM idempotency_internal.policy WHERE operation LIKE 'set\_broken%' ORDER BY operation;
 SELECT throws_ok('SELECT idem_define(''*'', ''{"lease": "none"}'')', '22023', NULL, 'what would break others is still refused');
 DELETE FROM idempotency_internal.policy WHERE operation LIKE 'set\_broken%';
+
+-- A list of databases that is none
+ALTER SYSTEM SET idempotency.databases = 'one, "two';
+SELECT is(:'SQLSTATE'::text, '22023', 'idempotency.databases: a list that does not end: 22023');
 
 SELECT idem_revoke(rolname) FROM pg_roles WHERE rolname ~ '^regress_idem_';
 DROP OWNED BY regress_idem_clerk, regress_idem_boss, regress_idem_noinherit, regress_idem_other;

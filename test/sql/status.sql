@@ -59,6 +59,9 @@ BEGIN;
 SELECT is((idem_status('status', 'asked')).state, 'absent', 'asked') FROM generate_series(1, 3);
 SELECT is((idem_claim('status', 'asked')).attempt, 1, 'then claimed');
 ROLLBACK;
+-- a record without a state, as an outer join gives to the view's function
+SELECT is(idempotency_internal.effective_state('status', 'k', NULL, 1, 0, now(), now(), NULL, now(), now(), NULL), NULL, 'no state: none in force');
+
 -- an operation called by many names at once keeps its own settings
 SELECT is(count(*), 2000::bigint, 'two thousand operations in one session') FROM generate_series(1, 2000) n, idem_status('status op ' || n, 'k') a WHERE a.state = 'absent';
 SELECT is((idem_status('status_guarded', 'expired')).state, 'absent', 'the first ones are still right');

@@ -267,6 +267,25 @@ $holder->run('COMMIT');
 	is(join(' ', keys %states), '55000', 'a call that waits while the extension is dropped') or diag(explain(\%states));
 }
 
+# --- beside a module that is loaded before, whose hooks go on ------------------------------------
+
+{
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'pg_stat_statements, idempotency'\nidempotency.worker = off\n");
+	$node->restart;
+	my $user = session($node);
+
+	$user->run('CREATE EXTENSION pg_stat_statements');
+	is($user->value("SELECT idem_once('beside', 'k')"), 't', 'beside pg_stat_statements: a call');
+	$user->run('SET CONSTRAINTS ALL IMMEDIATE');
+	is($user->value(q{SELECT string_agg(left(query, 19) || ' ' || calls, ', ' ORDER BY query) FROM pg_stat_statements WHERE query ~ '^(SELECT idem_once|SET CONSTRAINTS)'}),
+		'SELECT idem_once($1 1, SET CONSTRAINTS ALL 1', 'it sees queries and commands');
+	is($user->value(q{SELECT executed FROM idem_stat WHERE operation = 'beside'}), 1, 'as we do');
+	$user->run("BEGIN; SELECT idem_claim('beside', 'k2')");
+	$user->send('COMMIT');
+	$user->result;
+	is($user->sqlstate, 'ID003', 'and refuse to commit');
+}
+
 is(heap_and_index_agree($node), '', 'table and indexes agree');
 $node->stop;
 done_testing();

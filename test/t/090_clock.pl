@@ -72,6 +72,22 @@ foreach my $wait (
 	}
 }
 
+# --- fences, which only grow -----------------------------------------------------------------
+
+my $fence = sub
+{
+	my ($session, $key) = @_;
+	return $session->value("SELECT fence FROM idem_claim('fences', '$key', lease => '1 h')");
+};
+my $first = $fence->($waiter, 'first');
+set_clock(-3600);
+cmp_ok($fence->($waiter, 'second'), '>', $first, 'the clock is set back: the fences of a session grow all the same');
+set_clock(3600);
+my $ahead_by_an_hour = $fence->($holder, 'third');
+$holder->run("SELECT idem_fail_key('fences', 'third', $ahead_by_an_hour, NULL, true)");
+set_clock(0);
+cmp_ok($fence->($waiter, 'third'), '>', $ahead_by_an_hour, 'and so do those of a record');
+
 # --- a taker, with and without shared memory ----------------------------------------------
 
 my $limited = clocked_node('preloaded', conf => <<'END');
