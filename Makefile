@@ -87,7 +87,7 @@ EXTRA_CLEAN = $(DATA_built) results output_iso tmp_check log regression.diffs re
 # targets run scripts that install what is missing, and need no PGXS.  Their
 # recipes end in exec, so that a signal that make passes on reaches the script.
 SCRIPTED = demo demo-chain test test-clients bare busy bench bench-instructions bench-page crash failover races check-history \
-	check-history-faults check-sql-fuzz citus lint indent matrix hooks clean-private \
+	check-history-faults check-sql-fuzz coverage mutants citus lint indent matrix hooks clean-private \
 	freeze check-released check-upgrade dist deb check-deb
 .PHONY: $(SCRIPTED)
 
@@ -184,6 +184,13 @@ check-history-faults:
 
 check-sql-fuzz:
 	@exec env $(CHOSEN_SERVER) bash test/sqlfuzz/run
+
+# gcov over the suites; "make coverage SUITES='regress isolation'" over some
+coverage:
+	@exec env $(CHOSEN_SERVER) bash test/coverage/run $(SUITES)
+
+mutants:
+	@exec env $(CHOSEN_SERVER) bash test/mutants/run
 
 citus:
 	@exec env $(CHOSEN_SERVER) bash test/citus/run

@@ -9,8 +9,8 @@
 # comes first because it is the one that most people have longest.
 wanted_majors() { echo "${IDEM_WANT_MAJOR:-15 16 17 18}"; }
 
-# need_packages GROUP...: groups are build, server, tap, lint, model, node, python, debugger, valgrind,
-# page (charts), deb (to build Debian packages), and source (to build PostgreSQL itself).
+# need_packages GROUP...: groups are build, server, tap, lint, model, node, python, coverage, debugger,
+# valgrind, page (charts), deb (to build Debian packages), and source (to build PostgreSQL itself).
 need_packages() {
 	local missing
 	chosen_server_is_one
@@ -117,6 +117,11 @@ missing_for_model() {
 
 missing_for_debugger() {
 	lacks gdb has gdb
+}
+
+missing_for_coverage() {
+	lacks gcc has gcov
+	lacks python3 has python3
 }
 
 missing_for_valgrind() {
