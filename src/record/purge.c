@@ -475,7 +475,11 @@ purge_shards(PurgeBatch *batch)
 		batch->done[0] = true;
 		(void) attempt(purge_shard, &step, batch);
 		batch->at_end = batch->done[0] && has_room(batch);
-		batch->next_shard = step.shard + (batch->done[0] ? 1 : 0);
+		if (batch->done[0])
+		{
+			batch->next_shard = step.shard + 1;
+			batch->next_block[0] = 0;
+		}
 		if (!batch->at_end)
 			return;
 	}

@@ -173,7 +173,8 @@ SELECT is(r.state || ' ' || regexp_replace(r.message, '_\d+', '_N') || regexp_re
 SELECT idem_complete(idem_claim('pay', 'k7', '1'), '7') \g /dev/null
 SELECT is((SELECT verdict::text || result FROM idem_claim('pay', 'k7', '1')), 'replay7', 'C10: a column that was added and dropped');
 
--- Purge, shard by shard
+-- Purge, shard by shard; their numbers follow one another
+SELECT idem_complete(idem_claim('pay', 'k8', '1', '5th'), '8') \g /dev/null
 SELECT format('UPDATE idempotency_internal.placed_record_%s SET forget_at = now() - interval ''1 s'', expires_at = now() - interval ''1 h''', s) FROM unnest(ARRAY[pg_temp.shard('placed_record', 'a'), pg_temp.shard('placed_record', '5')]) s \gexec
 SELECT count(*) AS forgotten FROM idempotency_internal.every_record WHERE state IN ('s', 'f', 'c', 't', 'r') \gset
 SELECT ok(:forgotten > 8, 'C11: there is something to purge');
