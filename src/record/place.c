@@ -19,8 +19,7 @@
  * metadata, exclusively and on all nodes, copies what has changed meanwhile, enters
  * the new placement, and commits.  A call asks for the shard of the principal,
  * takes the lock of its metadata in share mode, to the end of the transaction, asks
- * for the shard again until it is the one whose lock it has, and reads the placement
- * with a snapshot taken after that.  So:
+ * again, and reads the placement with a snapshot taken after that.  So:
  *
  * - the call was granted the lock before the move: the move waits for its
  *	 transaction, and copies what it has written;
@@ -34,6 +33,15 @@
  * the move, which would then take place between the tenant's rows, which Citus routes
  * by the present, and the record.  Nor does a table that is still there prove
  * anything: Citus drops that of a moved shard some time later.
+ *
+ * Citus names the lock of a shard by its number in the order of ranges.  A split
+ * renames the locks of all shards behind it, and those that are held keep the old
+ * names: the next move of such a shard would wait for nobody.  So before it asks
+ * again, a call locks pg_dist_shard against changes, to the end of the transaction:
+ * a split of any shard waits, at its end, for all calls on the nodes.  It is not
+ * locked while the call waits the first time, because what it waits for may be a
+ * split; where it still does, in a transaction that calls for two principals, one of
+ * the two is ended as a deadlock.
  *
  * What is not here is refused: with 40001 if it has been moved away while the call
  * was on its way (the placement was here before the lock was granted, or the table
@@ -60,12 +68,13 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
-#include "storage/lockdefs.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -78,6 +87,7 @@
 
 /* Tables of Citus; what is asked of it is in the questions below. */
 #define NODE_TABLE "pg_dist_local_group"
+#define SHARD_TABLE "pg_dist_shard"
 
 /* Is there known to be no placed_record? */
 bool		place_known_unused = false;
@@ -258,6 +268,8 @@ asking_end(const Asking *asking)
 static void
 ask(const Asking *asking, Question *question, Datum *values)
 {
+	int			result PG_USED_FOR_ASSERTS_ONLY;
+
 	if (question->plan && question->type != asking->type)
 	{
 		SPI_freeplan(question->plan);
@@ -268,14 +280,14 @@ ask(const Asking *asking, Question *question, Datum *values)
 		char	   *sql = psprintf(question->sql, format_type_be_qualified(asking->type));
 		SPIPlanPtr	plan = SPI_prepare(sql, question->nargs, question->argtypes);
 
-		if (plan == NULL || SPI_keepplan(plan) != 0)
-			elog(ERROR, "could not prepare to ask for the place of records");
+		result = SPI_keepplan(plan);
+		Assert(result == 0);
 		question->plan = plan;
 		question->type = asking->type;
 	}
 	PushActiveSnapshot(GetLatestSnapshot());
-	if (SPI_execute_plan(question->plan, values, NULL, true, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not ask for the place of records");
+	result = SPI_execute_plan(question->plan, values, NULL, true, 0);
+	Assert(result == SPI_OK_SELECT);
 	PopActiveSnapshot();
 }
 
@@ -286,6 +298,18 @@ answered_column(uint64 row, int column)
 	bool		isnull;
 
 	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, &isnull);
+}
+
+/*
+ * Keeps Citus from entering shards, to the end of the transaction: from now on the
+ * locks of shards have the same names.
+ */
+static void
+hold_shards(void)
+{
+	/* on a standby nothing is entered while it is looked at */
+	if (!RecoveryInProgress())
+		LockRelationOid(get_relname_relid(SHARD_TABLE, PG_CATALOG_NAMESPACE), ShareLock);
 }
 
 /*----
@@ -310,32 +334,38 @@ refuse_elsewhere(const char *principal, int64 shard, bool was_here)
 }
 
 /*
- * Asks for a principal's shard, and takes its lock, until they are the same.
- * Raises 40001 and 55000.
+ * Asks for a principal's shard, and takes its lock, when a move or split that is
+ * about to end has ended.  Returns the shard; *here is set if it was here before.
+ */
+static int64
+lock_shard_of(const Asking *asking, const char *principal, bool *here)
+{
+	Datum		values[2] = {CStringGetTextDatum(principal), asking->record};
+
+	ask(asking, &shard_of, values);
+	if (SPI_processed == 0)
+		refuse_alone();
+	*here = *here || DatumGetBool(answered_column(0, 2));
+	return DatumGetInt64(answered_column(0, 1));
+}
+
+/*
+ * Finds and locks a principal's shard.  Raises 40001 and 55000.
  */
 static Place
 find_place(const char *principal)
 {
 	Asking		asking;
 	Datum		values[3];
-	int64		locked = -1;
-	int64		shard = 0;
+	int64		shard;
 	bool		was_here = false;
 	Place		place;
 
 	asking_begin(&asking);
-	while (locked != shard)
-	{
-		CHECK_FOR_INTERRUPTS();
-		locked = shard;
-		values[0] = CStringGetTextDatum(principal);
-		values[1] = asking.record;
-		ask(&asking, &shard_of, values);
-		if (SPI_processed == 0)
-			refuse_alone();
-		shard = DatumGetInt64(answered_column(0, 1));
-		was_here = was_here || DatumGetBool(answered_column(0, 2));
-	}
+	/* waits before shards are held, so that a split can end */
+	(void) lock_shard_of(&asking, principal, &was_here);
+	hold_shards();
+	shard = lock_shard_of(&asking, principal, &was_here);
 	values[0] = asking.record;
 	values[1] = asking.work;
 	values[2] = Int64GetDatum(shard);
@@ -378,15 +408,16 @@ place_of(const char *principal)
  */
 
 /*
- * Returns the shards that are here, in order; *locks is the array of their
- * numbers.
+ * Returns the shards that were here, in order, and takes their locks, when moves and
+ * splits that are about to end have ended.
  */
 static List *
-list_here(const Asking *asking, MemoryContext context, Datum *locks)
+lock_here(const Asking *asking, MemoryContext context)
 {
 	Datum		values[2] = {asking->record, asking->work};
 	List	   *places = NIL;
 	Datum	   *shards;
+	Datum		locks;
 	MemoryContext caller;
 
 	ask(asking, &shards_here, values);
@@ -402,8 +433,11 @@ list_here(const Asking *asking, MemoryContext context, Datum *locks)
 		places = lappend(places, place);
 	}
 	MemoryContextSwitchTo(caller);
-	*locks = PointerGetDatum(construct_array(shards, list_length(places), INT8OID,
-											 sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	locks = PointerGetDatum(construct_array(shards, list_length(places), INT8OID,
+											sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	/* Citus refuses to lock none */
+	if (places != NIL)
+		ask(asking, &locks_of, &locks);
 	return places;
 }
 
@@ -429,20 +463,20 @@ List *
 place_here(void)
 {
 	MemoryContext context = CurrentMemoryContext;
-	List	   *before = NIL;
-	Datum		locks;
+	List	   *places = NIL;
+	List	   *before;
 	Asking		asking;
-	List	   *places;
 
 	asking_begin(&asking);
-	places = list_here(&asking, context, &locks);
-	while (!same_places(before, places))
+	/* as find_place() does */
+	(void) lock_here(&asking, context);
+	hold_shards();
+	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		ask(&asking, &locks_of, &locks);
 		before = places;
-		places = list_here(&asking, context, &locks);
-	}
+		places = lock_here(&asking, context);
+	} while (!same_places(before, places));
 	asking_end(&asking);
 	return places;
 }

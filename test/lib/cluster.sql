@@ -13,9 +13,12 @@ CREATE SEQUENCE pg_catalog.stand_in_shard START 102001;
 RESET allow_system_table_mods;
 GRANT SELECT ON pg_dist_local_group, pg_dist_node, pg_dist_partition, pg_dist_shard, pg_dist_placement TO PUBLIC;
 
-CREATE FUNCTION pg_catalog.lock_shard_metadata(lock_mode int, shard_id bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+-- The lock of a shard is that of its number in the order of ranges.
+CREATE FUNCTION pg_catalog.lock_shard_metadata(lock_mode int, shard_id bigint[]) RETURNS void LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	PERFORM CASE lock_mode WHEN 5 THEN pg_advisory_xact_lock_shared(s) ELSE pg_advisory_xact_lock(s) END FROM unnest(shard_id) s;
+	PERFORM CASE lock_mode WHEN 5 THEN pg_advisory_xact_lock_shared(n) ELSE pg_advisory_xact_lock(n) END
+	   FROM (SELECT shardid, rank() OVER (PARTITION BY logicalrelid ORDER BY shardminvalue COLLATE "C") FROM pg_dist_shard) AS s (shardid, n)
+	  WHERE shardid = ANY (shard_id);
 END $$;
 CREATE FUNCTION pg_catalog.get_shard_id_for_distribution_column(table_name regclass, distribution_value anyelement) RETURNS bigint LANGUAGE sql STABLE AS $$
 	SELECT shardid FROM pg_dist_shard WHERE logicalrelid = table_name AND left(distribution_value::text, 1) COLLATE "C" BETWEEN shardminvalue AND shardmaxvalue

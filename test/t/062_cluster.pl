@@ -7,10 +7,11 @@ use warnings;
 
 use FindBin;
 use IdempotencyTest;
+use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('main', conf => <<'END');
+my $node = new_node('main', init => { allows_streaming => 1 }, conf => <<'END');
 shared_preload_libraries = 'idempotency'
 idempotency.naptime = 50
 idempotency.databases = 'postgres'
@@ -92,6 +93,18 @@ wait_for_sql($node, "SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND loc
 $owner->run("COMMIT PREPARED 'p'");
 $mover->result;
 is($mover->sqlstate, '00000', 'C23: a move waits for a prepared transaction');
+
+# --- a standby ---------------------------------------------------------------------------
+
+# it can take no lock that keeps shards as they are
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$node->backup('copy');
+$standby->init_from_backup($node, 'copy', has_streaming => 1);
+$standby->start;
+$node->wait_for_catchup($standby, 'replay', $node->lsn('write'));
+is(one_value($standby, "SELECT result FROM idem_status('pay', 'open')"), '"order"', 'C25: a standby answers');
+is(one_value($standby, "SELECT string_agg(key, ' ') FROM idem_list('acme')"), 'r', 'C25: and lists');
+$standby->stop;
 
 # --- a dump --------------------------------------------------------------------------------
 
