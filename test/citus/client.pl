@@ -3,8 +3,9 @@
 #
 #   client.pl PSQL PORT FOLDER NUMBER
 #
-# Writes acked.N (tenant and key of each answer), calls.N and errors.N into the folder,
-# and ends when there is a file "stop" in it.
+# Client 0 stays in each of its transactions for a while.  Writes acked.N (tenant and
+# key of each answer), calls.N and errors.N into the folder, and ends when there is a
+# file "stop" in it.
 
 use strict;
 use warnings;
@@ -58,6 +59,7 @@ sub in_two
 open my $acked, '>', "$folder/acked.$number" or die;
 open my $errors, '>', "$folder/errors.$number" or die;
 my $n = 0;
+my $stop = $number ? '' : 'for a while';
 
 until (-e "$folder/stop")
 {
@@ -69,7 +71,7 @@ until (-e "$folder/stop")
 
 	until (-e "$folder/stop")
 	{
-		my ($value, $state) = $n % 5 ? ask("SELECT create_order('$tenant', '$key', '{\"n\": 1}', '')") : in_two($tenant, $key);
+		my ($value, $state) = $n % 5 ? ask("SELECT create_order('$tenant', '$key', '{\"n\": 1}', '$stop')") : in_two($tenant, $key);
 		$calls++;
 		if ($state eq '00000' && $value ne '')
 		{

@@ -8,7 +8,7 @@ SELECT idem_complete(idem_claim('before', 'k' || n, '1', principal => :'tenant')
 SELECT idem_complete(idem_claim('before', idem_new_key(), '1', principal => :'tenant'), '1') \g /dev/null
 SELECT idem_distribute('orders');
 
--- stop names a point at which a kill is to come
+-- stop names a point at which a kill is to come, or is "for a while"
 CREATE FUNCTION create_order(tenant :type, key text, params jsonb, stop text) RETURNS jsonb LANGUAGE plpgsql STRICT AS $$
 DECLARE
 	claim idem_answer;
@@ -24,6 +24,7 @@ BEGIN
 	PERFORM pg_advisory_xact_lock(hashtext(stop)) WHERE stop = 'after the order';
 	PERFORM idem_complete(claim, to_jsonb(placed));
 	PERFORM pg_advisory_xact_lock(hashtext(stop)) WHERE stop = 'after the record';
+	PERFORM pg_sleep(2 * random()) WHERE stop = 'for a while';
 	RETURN to_jsonb(placed);
 END $$;
 SELECT create_distributed_function(format('create_order(%s, text, jsonb, text)', :'type')::regprocedure, '$1', colocate_with := 'orders', force_delegation := true);
