@@ -54,9 +54,10 @@ event_id_argument(FunctionCallInfo fcinfo, const char *function)
 void
 events_open(OutboxEvents *events, bool for_writing)
 {
-	events->rel = catalog_open(TABLE_OUTBOX,
-							   for_writing ? RowExclusiveLock : AccessShareLock);
-	events->look = rows_probe_begin(events->rel, F_UUID_EQ);
+	LOCKMODE	lockmode = for_writing ? RowExclusiveLock : AccessShareLock;
+
+	events->rel = catalog_open(TABLE_OUTBOX, lockmode);
+	events->look = rows_probe_begin(events->rel, F_UUID_EQ, lockmode);
 }
 
 /* Closes them; locks are kept to the end of the transaction. */

@@ -89,9 +89,10 @@ static const IndexShape by_key = {
 void
 queue_open(OutboxQueue *queue, bool for_writing)
 {
-	queue->rel = catalog_open(TABLE_OUTBOX_DUE,
-							  for_writing ? RowExclusiveLock : AccessShareLock);
-	queue->look = rows_probe_begin(queue->rel, F_UUID_EQ);
+	LOCKMODE	lockmode = for_writing ? RowExclusiveLock : AccessShareLock;
+
+	queue->rel = catalog_open(TABLE_OUTBOX_DUE, lockmode);
+	queue->look = rows_probe_begin(queue->rel, F_UUID_EQ, lockmode);
 	queue->by_time = catalog_open_index(queue->rel, &by_time);
 	queue->by_key = catalog_open_index(queue->rel, &by_key);
 	queue->writer = for_writing ? rows_writer_begin(queue->rel) : NULL;

@@ -81,7 +81,7 @@ struct RecordTable
 	RecordTable *next;			/* in its store */
 	Table		which;
 	int64		shard;			/* of placed_record, instead; 0 = none */
-	bool		for_writing;
+	LOCKMODE	lockmode;
 	ResourceOwner owner;
 	Relation	rel;
 	RowProbe   *look;			/* NULL = not looked into yet */
@@ -179,7 +179,7 @@ open_table(Store *store, Table which, int64 shard)
 	if (table)
 		return table;
 	if (kept && kept->which == which && kept->shard == shard &&
-		kept->for_writing == store->for_writing && kept->owner == CurrentResourceOwner)
+		kept->lockmode == lockmode && kept->owner == CurrentResourceOwner)
 	{
 		table = kept;
 		undo_remove(&table->kept);
@@ -190,7 +190,7 @@ open_table(Store *store, Table which, int64 shard)
 		table = MemoryContextAllocZero(CurTransactionContext, sizeof(RecordTable));
 		table->which = which;
 		table->shard = shard;
-		table->for_writing = store->for_writing;
+		table->lockmode = lockmode;
 		table->owner = CurrentResourceOwner;
 		table->rel = shard ? place_open(which, shard, lockmode) : catalog_open(which, lockmode);
 	}
@@ -407,7 +407,7 @@ probe_table(RecordTable *table, const pg_uuid_t *id, Record *rec)
 	{
 		MemoryContext caller = MemoryContextSwitchTo(GetMemoryChunkContext(table));
 
-		table->look = rows_probe_begin(table->rel, F_UUID_EQ);
+		table->look = rows_probe_begin(table->rel, F_UUID_EQ, table->lockmode);
 		MemoryContextSwitchTo(caller);
 	}
 	result = rows_probe(table->look, UUIDPGetDatum(id));

@@ -120,7 +120,7 @@ open_lists(void)
 static bool
 find_in(Relation rel, const pg_uuid_t *id, Work *work)
 {
-	RowProbe   *look = rows_probe_begin(rel, F_UUID_EQ);
+	RowProbe   *look = rows_probe_begin(rel, F_UUID_EQ, AccessShareLock);
 	bool		found = rows_probe(look, UUIDPGetDatum(id)) == PROBE_ROW;
 
 	if (found)

@@ -138,16 +138,16 @@ rows_deform(Relation rel, HeapTuple tuple, int n, Datum *values, bool *nulls)
 
 /*
  * Get ready to look rows up by the first column of the primary key, compared by
- * the function equal under collation "C".  The caller holds a lock on heap until
- * rows_probe_end().
+ * the function equal under collation "C".  The caller holds lockmode on heap until
+ * rows_probe_end(); an insert after it then finds the index locked.
  */
 RowProbe *
-rows_probe_begin(Relation heap, RegProcedure equal)
+rows_probe_begin(Relation heap, RegProcedure equal, LOCKMODE lockmode)
 {
 	RowProbe   *probe = palloc(sizeof(RowProbe));
 
 	probe->context = CurrentMemoryContext;
-	probe->index = index_open(compat_primary_key_index(heap), AccessShareLock);
+	probe->index = index_open(compat_primary_key_index(heap), lockmode);
 	probe->equal = equal;
 	probe->slot = table_slot_create(heap, NULL);
 	InitDirtySnapshot(probe->dirty);

@@ -218,7 +218,7 @@ row_next_time(RowValues *row, TimestampTz otherwise)
 }
 
 extern HeapTuple rows_form(TupleDesc desc, int n, Datum *values, bool *nulls);
-extern RowProbe *rows_probe_begin(Relation heap, RegProcedure equal);
+extern RowProbe *rows_probe_begin(Relation heap, RegProcedure equal, LOCKMODE lockmode);
 extern ProbeResult rows_probe(RowProbe *probe, Datum key);
 extern void rows_probe_end(RowProbe *probe);
 extern RowScan *rows_scan_begin(Relation rel, Relation index, ScanKey keys,

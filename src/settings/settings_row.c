@@ -27,7 +27,7 @@
 static HeapTuple
 find_row(Relation rel, RegProcedure equal, Datum key)
 {
-	RowProbe   *probe = rows_probe_begin(rel, equal);
+	RowProbe   *probe = rows_probe_begin(rel, equal, AccessShareLock);
 	HeapTuple	tuple = rows_probe(probe, key) == PROBE_ROW ? probe->tuple : NULL;
 
 	rows_probe_end(probe);
