@@ -139,15 +139,18 @@ other_params(Claim *claim)
 }
 
 static bool
-same_owner(Claim *claim)
+equal_texts(const text *stored, const text *given)
 {
-	const text *stored = claim->rec.owner;
-	const text *given = claim->owner;
-
 	return stored && given &&
 		VARSIZE_ANY_EXHDR(stored) == VARSIZE_ANY_EXHDR(given) &&
 		memcmp(VARDATA_ANY(stored), VARDATA_ANY(given),
 			   VARSIZE_ANY_EXHDR(given)) == 0;
+}
+
+static bool
+same_owner(Claim *claim)
+{
+	return equal_texts(claim->rec.owner, claim->owner);
 }
 
 /* Another open transaction is in the way. */
@@ -713,10 +716,24 @@ claim_begin(Claim *claim, FunctionCallInfo fcinfo, const ClaimKind *kind,
 {
 	memset(claim, 0, sizeof(*claim));
 	claim->kind = kind;
-	call_begin(&claim->call, fcinfo, kind->binding, operation, key, principal);
+	call_begin(&claim->call, fcinfo, kind->binding, operation, key, principal, NULL);
 	call_refuse_unless_writable(kind->verb, &claim->call.who);
 	claim_refuse_on_worker_node(kind->verb, claim->call.who.operation);
 	claim->wait = claim->call.policy->wait;
+}
+
+/*
+ * Returns the id of an answer if a claim of its texts is open under it.  NULL, too,
+ * where it has yet to be found out whether they belong together.
+ */
+static const pg_uuid_t *
+open_id(const DecodedAnswer *decoded)
+{
+	const OpenClaim *open = decoded->has_id ? open_claim_find(&decoded->id) : NULL;
+
+	return open && equal_texts(open->rec.operation, decoded->operation) &&
+		equal_texts(open->rec.key, decoded->key) &&
+		equal_texts(open->rec.principal, decoded->principal) ? &decoded->id : NULL;
 }
 
 /*
@@ -728,7 +745,8 @@ claim_handle(FunctionCallInfo fcinfo, int argno, const char *verb, bool or_repla
 			 Call *call, DecodedAnswer *decoded)
 {
 	answer_decode(fcinfo, argno, decoded);
-	call_begin(call, fcinfo, BIND_UNLESS_WORKER, decoded->operation, decoded->key, decoded->principal);
+	call_begin(call, fcinfo, BIND_UNLESS_WORKER, decoded->operation, decoded->key, decoded->principal,
+			   open_id(decoded));
 	if ((decoded->verdict != VERDICT_EXECUTE || !decoded->has_fence) &&
 		!(or_replay && decoded->verdict == VERDICT_REPLAY))
 		claim_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, verb, "the answer is no claim handle",

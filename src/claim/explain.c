@@ -53,7 +53,7 @@ SQL_FUNCTION(idem_explain_key)
 	bool		listed;
 
 	call_begin(&status.call, fcinfo, sees_all ? BIND_NOT : BIND_CALLER,
-			   ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
+			   ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2), NULL);
 	status_look(&status);
 	if (open_claim_find(&status.call.who.id))
 	{

@@ -352,7 +352,7 @@ read_handle(FunctionCallInfo fcinfo, int principal, Finish *finish)
 
 	if (principal > 0)
 	{
-		call_begin(call, fcinfo, BIND_UNLESS_WORKER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(principal));
+		call_begin(call, fcinfo, BIND_UNLESS_WORKER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(principal), NULL);
 		if (PG_ARGISNULL(2))
 			refuse_finish(finish, ERRCODE_INVALID_PARAMETER_VALUE, "fence must not be null", "The fence is in the answer of idem_claim().");
 		finish->fence = PG_GETARG_INT64(2);

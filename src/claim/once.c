@@ -193,7 +193,7 @@ REQUEST_FUNCTION(idem_once_many, "do once")
 		claim.call.who.key = TextDatumGetCString(keys[i]);
 		memset(&claim.call.who.id, 0, sizeof(claim.call.who.id));
 		request_about(&claim.call);
-		identity_derive(&claim.call.who);
+		identity_derive(&claim.call.who, NULL);
 		order[i].id = claim.call.who.id;
 		order[i].position = i;
 	}

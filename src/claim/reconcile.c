@@ -438,7 +438,7 @@ change_begin(Change *change, FunctionCallInfo fcinfo, const char *verb,
 	change->verb = verb;
 	change->apply = apply;
 	change->missing = ERRCODE_IDEM_NO_CLAIM;
-	call_begin(&change->call, fcinfo, BIND_WORKER, ARG_TEXT(0), ARG_TEXT(1), principal);
+	call_begin(&change->call, fcinfo, BIND_WORKER, ARG_TEXT(0), ARG_TEXT(1), principal, NULL);
 	call_refuse_unless_writable(verb, &change->call.who);
 }
 

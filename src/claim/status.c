@@ -118,7 +118,7 @@ REQUEST_FUNCTION(idem_status, "ask")
 	Answer		answer;
 	const OpenClaim *open;
 
-	call_begin(&status.call, fcinfo, BIND_CALLER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2));
+	call_begin(&status.call, fcinfo, BIND_CALLER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2), NULL);
 	open = open_claim_find(&status.call.who.id);
 	if (open)
 	{

@@ -230,22 +230,27 @@ digest_identity(const Input *input, pg_uuid_t *id)
  * Derives who->id, key_has_time and key_time from the three texts, which the
  * caller must have set, in server encoding, and the operation checked, because
  * errors about the others show it.  Raises 22023 if one is empty,
- * longer than IDEM_TEXT_MAX bytes in UTF-8, or not valid text.
+ * longer than IDEM_TEXT_MAX bytes in UTF-8, or not valid text.  known_id, unless NULL,
+ * has been derived from the same texts before.
  */
 void
-identity_derive(Identity *who)
+identity_derive(Identity *who, const pg_uuid_t *known_id)
 {
 	Input		input;
 
 	Assert(who->principal != NULL && who->operation != NULL && who->key != NULL);
+	identity_read_key_time(who);
+	if (known_id)
+	{
+		who->id = *known_id;
+		return;
+	}
 	input.len = 0;
 	add_bytes(&input, ID_DOMAIN, sizeof(ID_DOMAIN) - 1);
 	add_part(&input, "principal", who->principal, who->operation);
 	add_part(&input, "operation", who->operation, NULL);
 	add_part(&input, "key", who->key, who->operation);
 	digest_identity(&input, &who->id);
-
-	identity_read_key_time(who);
 	if (who->key_has_time)
 	{
 		put_milliseconds(&who->id, who->key_milliseconds);

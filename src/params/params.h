@@ -62,7 +62,7 @@ extern void digest_update(const void *data, size_t len);
 extern void digest_finish(uint8 *digest);
 
 /* identity.c */
-extern void identity_derive(Identity *who);
+extern void identity_derive(Identity *who, const pg_uuid_t *known_id);
 extern void identity_read_key_time(Identity *who);
 extern void identity_check_text(const char *value, const char *what);
 extern bool identity_is_uuid(const char *key);

@@ -47,19 +47,19 @@ begin_with_operation(Call *call, text *operation)
 
 /*
  * Starts a call: sets the key it is about and the policy, and checks that the
- * caller of the SQL function may make it.  Arguments may be NULL pointers for SQL NULL.
- * Raises 22023 and 42501.
+ * caller of the SQL function may make it.  Arguments may be NULL pointers for SQL NULL;
+ * known_id as in identity_derive().  Raises 22023 and 42501.
  */
 void
 call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
-		   text *operation, text *key, text *principal)
+		   text *operation, text *key, text *principal, const pg_uuid_t *known_id)
 {
 	begin_with_operation(call, operation);
 	call->who.key = require_text(key, "key", call->who.operation);
 	request_about(call);
 	call->who.principal = access_principal(principal, call->who.operation);
 	request_about(call);
-	identity_derive(&call->who);
+	identity_derive(&call->who, known_id);
 	request_about(call);
 	access_check(call, fcinfo, binding);
 }

@@ -35,7 +35,7 @@ SQL_FUNCTION(idem_id)
 	who->key = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	who->principal = access_principal(ARG_TEXT(2), who->operation);
 	identity_check_text(who->operation, "operation");
-	identity_derive(who);
+	identity_derive(who, NULL);
 	PG_RETURN_UUID_P(&who->id);
 }
 

@@ -249,7 +249,7 @@ extern const Normalisation *access_normalisation(FunctionCallInfo fcinfo, text *
 
 /* call.c */
 extern void call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
-					   text *operation, text *key, text *principal);
+					   text *operation, text *key, text *principal, const pg_uuid_t *known_id);
 extern void call_begin_operation(Call *call, text *operation, bool is_monitor);
 extern void call_check_key(const Call *call);
 extern void call_require_writable(const char *function);

@@ -139,6 +139,13 @@ SELECT throws_ok(format('SELECT idem_complete(%L)', pg_temp.forge(:'c', field, v
  WHERE field <> 'principal' OR value IS NOT NULL;
 SELECT is(pg_temp.stored('fin', 'forged'), 'p 1', 'the record is unchanged');
 SELECT is(idem_complete(pg_temp.forge(:'c', 'claimed_at', NULL)::idem_answer), NULL, 'the other fields of a permit do not matter');
+-- nor does an id stand for the texts of another claim that is open
+BEGIN;
+SELECT idem_claim('fin', 'open 1')::text AS c, (idem_claim('fin', 'open 2')).fence, idem_claim('fin', 'open 1', principal => 'other') \gset
+SELECT throws_ok(format('SELECT idem_complete(%L)', pg_temp.forge(:'c', field, value)), '22023', NULL, format('%s of an open claim becomes %s', field, coalesce(value, 'NULL')))
+  FROM (VALUES ('key', 'open 2'), ('key', NULL), ('operation', 'other'), ('principal', 'other'), ('id', idem_id('fin', 'open 2')::text)) v (field, value);
+SELECT is(idem_complete(pg_temp.forge(:'c', 'principal', NULL)::idem_answer, '1'), '1', 'without a principal it is the session''s');
+ROLLBACK;
 
 -- Renewals and bad leases
 SELECT fence AS f FROM idem_claim('fin', 'leases', lease => '1 h') \gset
