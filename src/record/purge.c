@@ -350,9 +350,13 @@ purge_relation(PurgeStep *step)
 	PurgeBatch *batch = step->batch;
 	int			at = step->which - TABLE_RECORD;
 	TimestampTz now = GetCurrentTimestamp();
-	ForgetRanges *ranges = forget_ranges_open(step->rel);
+	ForgetRanges *ranges;
 	ForgetRange range;
 
+	/* most segments are empty: not worth to learn about their indexes */
+	if (RelationGetNumberOfBlocks(step->rel) == 0)
+		return;
+	ranges = forget_ranges_open(step->rel);
 	if (step->which == TABLE_RECORD || !batch->lazy || batch->next_block[at] > 0 ||
 		!is_worth_waiting(step->rel, ranges, step->which, now))
 	{
