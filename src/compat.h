@@ -16,7 +16,8 @@
 #include "access/brin_revmap.h"
 #include "access/brin_tuple.h"
 #include "access/genam.h"
-#include "access/tableam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
@@ -128,6 +129,30 @@ compat_may_execute(Oid func)
 #define DATCONNLIMIT_INVALID_DB (-2)
 #endif
 
+/* 16: an update may need entries in summarizing indexes only.  Waits for others. */
+static inline TM_Result
+compat_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple, CommandId cid,
+				   bool *insert_indexes, bool *only_summarizing)
+{
+	TM_FailureData tmfd;
+	LockTupleMode lockmode;
+#if PG_VERSION_NUM >= 160000
+	TU_UpdateIndexes which;
+	TM_Result	result = heap_update(rel, tid, tuple, cid, InvalidSnapshot, true,
+									 &tmfd, &lockmode, &which);
+
+	*insert_indexes = which != TU_None;
+	*only_summarizing = which == TU_Summarizing;
+#else
+	TM_Result	result = heap_update(rel, tid, tuple, cid, InvalidSnapshot, true,
+									 &tmfd, &lockmode);
+
+	*insert_indexes = !HeapTupleIsHeapOnly(tuple);
+	*only_summarizing = false;
+#endif
+	return result;
+}
+
 /* 18: instrumentation argument */
 static inline IndexScanDesc
 compat_index_beginscan(Relation heap, Relation index, Snapshot snapshot,
@@ -235,30 +260,6 @@ compat_primary_key_index(Relation rel)
 	return RelationGetPrimaryKeyIndex(rel, false);
 #else
 	return RelationGetPrimaryKeyIndex(rel);
-#endif
-}
-
-/* 16: table_tuple_update tells which indexes need entries */
-static inline TM_Result
-compat_table_tuple_update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
-						  CommandId cid, bool wait, TM_FailureData *tmfd,
-						  bool *insert_indexes, bool *only_summarizing)
-{
-	LockTupleMode lockmode;
-#if PG_VERSION_NUM >= 160000
-	TU_UpdateIndexes which;
-	TM_Result	result = table_tuple_update(rel, tid, slot, cid,
-											InvalidSnapshot, InvalidSnapshot,
-											wait, tmfd, &lockmode, &which);
-
-	*insert_indexes = which != TU_None;
-	*only_summarizing = which == TU_Summarizing;
-	return result;
-#else
-	*only_summarizing = false;
-	return table_tuple_update(rel, tid, slot, cid, InvalidSnapshot,
-							  InvalidSnapshot, wait, tmfd, &lockmode,
-							  insert_indexes);
 #endif
 }
 

@@ -347,7 +347,7 @@ queue_add(const OutboxEvent *event, int64 delay)
 RowChange
 queue_lock(OutboxQueue *queue, const OutboxEntry *found, bool wait)
 {
-	return rows_writer_lock(queue->writer, &found->tid, wait);
+	return rows_lock(queue->rel, &found->tid, wait);
 }
 
 /*

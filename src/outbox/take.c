@@ -173,7 +173,7 @@ may_defer(Take *take, Blocked *blocked)
 	if (!blocked->tried && blocked->committed)
 	{
 		blocked->may_defer = blocked->chosen_place > 0 ||
-			rows_writer_lock(take->queue.writer, &blocked->tid, false) == ROW_CHANGED;
+			rows_lock(take->queue.rel, &blocked->tid, false) == ROW_CHANGED;
 		take->wrote |= blocked->may_defer;
 	}
 	blocked->tried = true;

@@ -25,10 +25,10 @@
  *	 nothing moved, and the entries are of rows that are gone.
  *
  * Writing is what the executor does for SQL: all indexes are maintained, by
- * ExecInsertIndexTuples or, for an insert where all of them are plain, by
- * insert_entries(), which costs less; and a command ends with
- * CommandCounterIncrement, so that the next look-up sees it.  catalog.c has
- * refused tables with triggers, partitions or another access method.
+ * insert_entries(), which costs less, or ExecInsertIndexTuples if one of them is
+ * not plain; and a command ends with CommandCounterIncrement, so that the next
+ * look-up sees it.  catalog.c has refused tables with triggers, partitions or
+ * another access method.
  * Privileges are those of the SQL functions; read-only transactions, recovery
  * and parallel mode are refused by the callers.
  *
@@ -45,9 +45,11 @@
 #include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
+#include "catalog/pg_am.h"
 #include "executor/executor.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/procarray.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -339,108 +341,113 @@ rows_scan_end(RowScan *scan)
 	pfree(scan);
 }
 
-/* What executor routines want beside the tuple. */
+/* A table to be written to. */
 struct RowWriter
 {
 	Relation	rel;
-	EState	   *estate;
+	List	   *indexes;
+	EState	   *estate;			/* NULL = the executor is not needed */
 	ResultRelInfo *rri;
 	TupleTableSlot *slot;
-	TupleTableSlot *locked;		/* for rows_writer_lock(); else NULL */
 };
 
+/*
+ * Opens the indexes of a table.  The executor is needed if one of them is not such as
+ * the script made: is of another kind, has an expression or a predicate, or is
+ * unique beside the primary key.
+ */
 static void
 open_writer(RowWriter *writer, Relation rel)
 {
-	writer->rel = rel;
-	writer->estate = CreateExecutorState();
-	writer->rri = makeNode(ResultRelInfo);
-	InitResultRelInfo(writer->rri, rel, 0, NULL, 0);
-	ExecOpenIndices(writer->rri, false);
-	writer->slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
-											&TTSOpsHeapTuple);
-	writer->slot->tts_tableOid = RelationGetRelid(rel);
-	writer->locked = NULL;
-}
-
-static void
-close_writer(RowWriter *writer)
-{
-	if (writer->locked)
-		ExecDropSingleTupleTableSlot(writer->locked);
-	ExecDropSingleTupleTableSlot(writer->slot);
-	ExecCloseIndices(writer->rri);
-	FreeExecutorState(writer->estate);
-	CommandCounterIncrement();
-}
-
-/*
- * Inserts index entries of a row that stands at tuple->t_self: those of an index
- * of columns, which is all that the script made, without what the executor would
- * prepare for the others.  Returns false if the primary key has the key already.
- */
-static bool
-insert_entries(Relation rel, const List *indexes, HeapTuple tuple)
-{
-	Oid			primary = compat_primary_key_index(rel);
-	bool		fresh = true;
-	ListCell   *lc;
-
-	foreach(lc, indexes)
-	{
-		Relation	index = lfirst(lc);
-		Form_pg_index form = index->rd_index;
-		bool		judges = RelationGetRelid(index) == primary;
-		IndexInfo  *info = makeNode(IndexInfo);
-		Datum		values[INDEX_MAX_KEYS];
-		bool		nulls[INDEX_MAX_KEYS];
-
-		for (int i = 0; i < form->indnatts; i++)
-			values[i] = heap_getattr(tuple, form->indkey.values[i], RelationGetDescr(rel), &nulls[i]);
-		info->ii_NumIndexAttrs = form->indnatts;
-		info->ii_NumIndexKeyAttrs = form->indnkeyatts;
-		info->ii_Unique = form->indisunique;
-		info->ii_ReadyForInserts = true;
-		info->ii_Context = CurrentMemoryContext;
-		if (!index_insert(index, values, nulls, &tuple->t_self, rel,
-						  judges ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_NO, false, info) && judges)
-			fresh = false;
-		compat_index_insert_cleanup(index, info);
-		pfree(info);
-	}
-	return fresh;
-}
-
-/*
- * Opens the indexes of a table for insert_entries(); NIL if one of them wants
- * more: an expression, a predicate, or to be unique beside the primary key.
- */
-static List *
-open_plain_indexes(Relation rel)
-{
 	List	   *oids = RelationGetIndexList(rel);
-	List	   *indexes = NIL;
 	bool		plain = true;
 	ListCell   *lc;
 
+	writer->rel = rel;
+	writer->indexes = NIL;
+	writer->estate = NULL;
 	foreach(lc, oids)
 	{
 		Relation	index = index_open(lfirst_oid(lc), RowExclusiveLock);
 		Form_pg_index form = index->rd_index;
 
-		indexes = lappend(indexes, index);
+		writer->indexes = lappend(writer->indexes, index);
 		plain = plain && form->indisready && !form->indisexclusion &&
+			(index->rd_rel->relam == BTREE_AM_OID || index->rd_rel->relam == BRIN_AM_OID) &&
 			(!form->indisunique || form->indexrelid == compat_primary_key_index(rel)) &&
 			heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL) &&
 			heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
 	}
 	list_free(oids);
 	if (plain)
-		return indexes;
-	foreach(lc, indexes)
+		return;
+	writer->estate = CreateExecutorState();
+	writer->rri = makeNode(ResultRelInfo);
+	InitResultRelInfo(writer->rri, rel, 0, NULL, 0);
+	ExecOpenIndices(writer->rri, false);
+	writer->slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
+}
+
+static void
+close_writer(RowWriter *writer)
+{
+	ListCell   *lc;
+
+	if (writer->estate)
+	{
+		ExecDropSingleTupleTableSlot(writer->slot);
+		ExecCloseIndices(writer->rri);
+		FreeExecutorState(writer->estate);
+	}
+	foreach(lc, writer->indexes)
 		index_close(lfirst(lc), NoLock);
-	list_free(indexes);
-	return NIL;
+	list_free(writer->indexes);
+	CommandCounterIncrement();
+}
+
+/*
+ * Inserts index entries of a row that stands at tuple->t_self.  Returns false if the
+ * primary key has the key of a new row already.
+ */
+static bool
+insert_entries(const RowWriter *writer, HeapTuple tuple, bool is_new, bool only_summarizing)
+{
+	Relation	rel = writer->rel;
+	Oid			primary = compat_primary_key_index(rel);
+	bool		conflict = false;
+	ListCell   *lc;
+
+	if (writer->estate)
+	{
+		ExecStoreHeapTuple(tuple, writer->slot, false);
+		compat_insert_index_tuples(writer->rri, writer->slot, writer->estate, is_new, &conflict,
+								   is_new ? list_make1_oid(primary) : NIL, only_summarizing);
+		ResetPerTupleExprContext(writer->estate);
+		ExecClearTuple(writer->slot);
+		return !conflict;
+	}
+	foreach(lc, writer->indexes)
+	{
+		Relation	index = lfirst(lc);
+		Form_pg_index form = index->rd_index;
+		IndexUniqueCheck check = RelationGetRelid(index) != primary ? UNIQUE_CHECK_NO :
+		is_new ? UNIQUE_CHECK_PARTIAL : UNIQUE_CHECK_YES;
+		IndexInfo	info = {.type = T_IndexInfo,.ii_NumIndexAttrs = form->indnatts,
+			.ii_NumIndexKeyAttrs = form->indnkeyatts,.ii_Unique = form->indisunique,
+		.ii_ReadyForInserts = true,.ii_Context = CurrentMemoryContext};
+		Datum		values[INDEX_MAX_KEYS];
+		bool		nulls[INDEX_MAX_KEYS];
+
+		if (only_summarizing && index->rd_rel->relam != BRIN_AM_OID)
+			continue;
+		for (int i = 0; i < form->indnatts; i++)
+			values[i] = heap_getattr(tuple, form->indkey.values[i], RelationGetDescr(rel), &nulls[i]);
+		if (!index_insert(index, values, nulls, &tuple->t_self, rel, check, false, &info) &&
+			check == UNIQUE_CHECK_PARTIAL)
+			conflict = true;
+		compat_index_insert_cleanup(index, &info);
+	}
+	return !conflict;
 }
 
 /*
@@ -451,38 +458,21 @@ open_plain_indexes(Relation rel)
 bool
 rows_insert(Relation rel, HeapTuple tuple)
 {
-	List	   *indexes = open_plain_indexes(rel);
-	bool		conflict = false;
-	ListCell   *lc;
 	RowWriter	writer;
+	bool		inserted;
 
-	if (indexes)
-	{
-		heap_insert(rel, tuple, GetCurrentCommandId(true), 0, NULL);
-		conflict = !insert_entries(rel, indexes, tuple);
-		foreach(lc, indexes)
-			index_close(lfirst(lc), NoLock);
-		list_free(indexes);
-	}
-	else
-	{
-		open_writer(&writer, rel);
-		ExecStoreHeapTuple(tuple, writer.slot, false);
-		table_tuple_insert(rel, writer.slot, GetCurrentCommandId(true), 0, NULL);
-		compat_insert_index_tuples(writer.rri, writer.slot, writer.estate, true, &conflict,
-								   list_make1_oid(compat_primary_key_index(rel)), false);
-		tuple->t_self = writer.slot->tts_tid;
-		close_writer(&writer);
-	}
-	if (conflict)
+	open_writer(&writer, rel);
+	heap_insert(rel, tuple, GetCurrentCommandId(true), 0, NULL);
+	inserted = insert_entries(&writer, tuple, true, false);
+	close_writer(&writer);
+	if (!inserted)
 	{
 		/* take the row back */
-		CommandCounterIncrement();
 		simple_table_tuple_delete(rel, &tuple->t_self, InvalidSnapshot);
+		CommandCounterIncrement();
 	}
-	CommandCounterIncrement();
 	heap_freetuple(tuple);
-	return !conflict;
+	return inserted;
 }
 
 /* What became of an attempt to change a version. */
@@ -508,25 +498,6 @@ change_of(TM_Result result, Relation rel)
 	return ROW_MISSED;
 }
 
-/* Lock the version at tid against being changed.  The slot is for the tuple. */
-static RowChange
-lock_into(Relation rel, const ItemPointerData *tid, TupleTableSlot *slot,
-		  bool wait)
-{
-	ItemPointerData old = *tid;
-	TM_FailureData tmfd;
-	RowChange	change;
-
-	change = change_of(table_tuple_lock(rel, &old, InvalidSnapshot, slot,
-										GetCurrentCommandId(true),
-										LockTupleNoKeyExclusive,
-										wait ? LockWaitBlock : LockWaitSkip,
-										0, &tmfd),
-					   rel);
-	ExecClearTuple(slot);
-	return change;
-}
-
 /*
  * Lock the version at tid, to the end of the transaction, against being
  * changed or locked like that by others.  With wait, waits for those; without,
@@ -535,32 +506,29 @@ lock_into(Relation rel, const ItemPointerData *tid, TupleTableSlot *slot,
 RowChange
 rows_lock(Relation rel, const ItemPointerData *tid, bool wait)
 {
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	RowChange	change = lock_into(rel, tid, slot, wait);
+	HeapTupleData tuple = {.t_self = *tid};
+	TM_FailureData tmfd;
+	Buffer		buffer;
+	TM_Result	result = heap_lock_tuple(rel, &tuple, GetCurrentCommandId(true), LockTupleNoKeyExclusive,
+										 wait ? LockWaitBlock : LockWaitSkip, false, &buffer, &tmfd);
 
-	ExecDropSingleTupleTableSlot(slot);
-	return change;
+	ReleaseBuffer(buffer);
+	return change_of(result, rel);
 }
 
-/* Replaces the version at tid.  *indexed: the new one has index entries. */
+/* Replaces the version at tid, and frees tuple.  *indexed: it has index entries. */
 static RowChange
-replace_row(RowWriter *writer, const ItemPointerData *tid, HeapTuple tuple, bool *indexed)
+replace_row(const RowWriter *writer, const ItemPointerData *tid, HeapTuple tuple, bool *indexed)
 {
 	ItemPointerData old = *tid;
 	bool		only_summarizing;
-	RowChange	change;
-	TM_FailureData tmfd;
+	RowChange	change = change_of(compat_heap_update(writer->rel, &old, tuple, GetCurrentCommandId(true),
+													  indexed, &only_summarizing),
+								   writer->rel);
 
-	ExecStoreHeapTuple(tuple, writer->slot, true);
-	change = change_of(compat_table_tuple_update(writer->rel, &old, writer->slot,
-												 GetCurrentCommandId(true), true,
-												 &tmfd, indexed, &only_summarizing),
-					   writer->rel);
 	if (change == ROW_CHANGED && *indexed)
-		compat_insert_index_tuples(writer->rri, writer->slot, writer->estate, false,
-								   NULL, NIL, only_summarizing);
-	ResetPerTupleExprContext(writer->estate);
-	ExecClearTuple(writer->slot);
+		(void) insert_entries(writer, tuple, false, only_summarizing);
+	heap_freetuple(tuple);
 	return change;
 }
 
@@ -616,15 +584,7 @@ rows_writer_begin(Relation rel)
 	RowWriter  *many = palloc(sizeof(RowWriter));
 
 	open_writer(many, rel);
-	many->locked = table_slot_create(rel, NULL);
 	return many;
-}
-
-/* rows_lock for one of them. */
-RowChange
-rows_writer_lock(RowWriter *many, const ItemPointerData *tid, bool wait)
-{
-	return lock_into(many->rel, tid, many->locked, wait);
 }
 
 /* Replace a version that this transaction has locked.  True if it has new index entries. */

@@ -233,7 +233,6 @@ extern RowChange rows_update(Relation rel, const ItemPointerData *tid,
 extern RowChange rows_delete(Relation rel, const ItemPointerData *tid, bool wait);
 extern RowChange rows_lock(Relation rel, const ItemPointerData *tid, bool wait);
 extern RowWriter *rows_writer_begin(Relation rel);
-extern RowChange rows_writer_lock(RowWriter *many, const ItemPointerData *tid, bool wait);
 extern bool rows_writer_update(RowWriter *many, const ItemPointerData *tid, HeapTuple tuple);
 extern void rows_writer_end(RowWriter *many);
 extern void row_put(FunctionCallInfo fcinfo, RowValues *row);

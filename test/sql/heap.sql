@@ -101,6 +101,14 @@ SELECT is(count(*), 21::bigint, 'indexes somebody added have all rows') FROM ide
 SELECT is(count(*), 1::bigint, 'of every kind') FROM idempotency_internal.record WHERE result @> '{"n": 21}';
 RESET enable_seqscan;
 DROP INDEX idempotency_internal.regress_expression, idempotency_internal.regress_brin, idempotency_internal.regress_gin;
+-- those of columns without the executor, of a new row and of a new version
+CREATE INDEX regress_plain ON idempotency_internal.record (operation, state) INCLUDE (key);
+SELECT idem_complete(c) FROM idem_claim('plain', 'atomic') c;
+SELECT idem_complete(c) FROM idem_claim('plain', 'leased', lease => '1 h') c;
+SET enable_seqscan = off;
+SELECT is(string_agg(key, ' ' ORDER BY key), 'atomic leased', 'an index of columns has all versions') FROM idempotency_internal.record WHERE operation = 'plain' AND state = 's';
+RESET enable_seqscan;
+DROP INDEX idempotency_internal.regress_plain;
 
 -- What a call leaves open for the next one is in no other call's way
 SELECT lives_ok($t$DO $do$
