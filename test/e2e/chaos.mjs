@@ -111,7 +111,7 @@ const handedOver = [...outcomes().values()].filter(({ outcome }) => outcome === 
 stage.outside.faults = stage.inside.faults = 0;
 await sleep(LONGEST);
 await Promise.all(pages.map(({ journal, intents }) =>
-  pursue({ journal, intents: intents.map((one) => ({ ...one, budget: 300_000 })) }, end, 30_000)));
+  pursue({ journal, intents: intents.map((one) => ({ ...one, budget: 3_600_000 })) }, end, 30_000)));
 await until('nothing is open', async () => (await stage.db.rows('SELECT FROM idem_list($1)', [ACCOUNT])).length === 0);
 
 // --- the account --------------------------------------------------------------
