@@ -65,7 +65,7 @@ CLAIM = {
         "return change == ROW_CHANGED;\n}\n\n/* Tells",
         "return change != ROW_MISSED;\n}\n\n/* Tells"),
     "always_room_for_a_lock": (
-        "limits batch",
+        "batch",
         "bool\t\twrite_now = claim->lease > 0 || !open_claim_has_room();",
         "bool\t\twrite_now = claim->lease > 0;"),
     "overrun_work_left": (
@@ -93,7 +93,7 @@ CLAIM = {
         "\tclaim->answer.holder = NO_HOLDER;\n\treturn step;",
         "\treturn step;"),
     "released_early": (
-        "finish",
+        "finish pace",
         "\t{IF(RELEASED), is_early_but_on_record, VERDICT_IN_PROGRESS, act_early},\n",
         ""),
     "waits_once_too_often": (
@@ -248,7 +248,7 @@ RECORD = {
         "kept->for_writing == store->for_writing && kept->owner",
         "kept->owner"),
     "kept_by_another_owner": (
-        "heap claim_savepoint",
+        "heap",
         "kept->for_writing == store->for_writing && kept->owner == CurrentResourceOwner)",
         "kept->for_writing == store->for_writing)"),
     "lock_of_the_portal": (
@@ -268,15 +268,15 @@ RECORD = {
         "\tentry->level = 0;\n\tn_open++;",
         "\tentry->level = 0;"),
     "one_lock_more": (
-        "limits batch",
+        "batch",
         "#define MAX_LOCKS 32",
         "#define MAX_LOCKS 33"),
     "claimed_by_another_fence": (
-        "purge_released takeover_overrun",
+        "reopen_claim",
         "return found->fence == open->prior_fence &&\n\t\tfound->state",
         "return found->state"),
     "retryable_not_purged": (
-        "purge_claim purge_released",
+        "purge_released",
         "open->prior_state == RECORD_RELEASED ||\n\t\t open->prior_state == RECORD_RETRYABLE);",
         "open->prior_state == RECORD_RELEASED);"),
     "reader_refused": (
@@ -292,7 +292,7 @@ RECORD = {
         "set->constraints == NIL &&\n\t\t!set->deferred;",
         "set->constraints == NIL;"),
     "note_outlives_its_attempt": (
-        "reconcile lease",
+        "reconcile",
         "before && found && before->fence == after->fence;",
         "before && found;"),
     "handed_out_before_it_is_due": (

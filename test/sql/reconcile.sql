@@ -200,6 +200,13 @@ SELECT idem_claim('tries', 'k', '1', lease => '1 h')::text AS c \gset
 SELECT idem_unsure(:'c');
 SELECT is(pg_temp.queue('tries'), 'k', 'unknown again in its second attempt: tries start anew'), is((pg_temp.entry('tries', 'k')).tries, 1, 'at one');
 
+-- and where a claim has taken over what reconcilers could not find out
+SELECT idem_unsure(idem_claim('tries_on', 'k', '1', lease => '1 h'));
+SELECT is(pg_temp.queue('tries_on'), 'k', 'handed out'), is((pg_temp.entry('tries_on', 'k')).tries, 1, 'one try');
+SELECT idem_define('tries_on', '{"on_lease_expiry": "retry"}');
+SELECT is(a.attempt, 2, 'taken over'), is(e.tries, 0, 'no try is counted'), is(e.due_at, a.lease_until, 'nor due before its lease ends')
+  FROM (SELECT (idem_claim('tries_on', 'k', '1', lease => '1 h')).*) a, LATERAL pg_temp.entry(a.operation, a.key) e;
+
 -- What cannot be resolved
 SELECT count(idem_accept('resolve', 'accepted')), count(idem_cancel('resolve', 'failed')), count(idem_once('resolve', 'succeeded')), count(idem_claim('resolve', 'running', lease => '1 h')) AS n \gset
 SELECT idem_fail(idem_claim('resolve', 'retryable', lease => '1 h'), '1', true), idem_release(idem_claim('resolve', 'released', lease => '1 h'));
