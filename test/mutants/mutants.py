@@ -183,7 +183,8 @@ CLAIM = {
     "handed_out_to_anybody": (
         "rights access tiers",
         "TransactionIdIsValid(rec->changer) ||\n\t\t!access_permits(call->policy, &call->who, BIND_WORKER))",
-        "TransactionIdIsValid(rec->changer))"),
+        "TransactionIdIsValid(rec->changer))",
+        "only what the caller may use is scanned; this is for settings that change meanwhile"),
     "purged_is_in_progress": (
         "status_snapshot purge_claim",
         "!status->held && !status->rec.being_deleted &&",
@@ -308,7 +309,7 @@ RECORD = {
         "range->current->due_at < first->current->due_at))",
         "range->current->due_at > first->current->due_at))"),
     "segment_closed_early": (
-        "segments",
+        "segments 112_segments",
         "((latest - back + 1) * WINDOW_MS",
         "((latest - back) * WINDOW_MS"),
     "one_record_too_many": (
@@ -316,7 +317,7 @@ RECORD = {
         "if (batch->removed >= batch->max_records)",
         "if (batch->removed > batch->max_records)"),
     "purged_from_one_list": (
-        "accept purge",
+        "work_list",
         "\t\twork_follow(&rec, NULL);\n",
         ""),
     "policies_not_locked": (
@@ -326,13 +327,14 @@ RECORD = {
     "emptied_while_it_is_read": (
         "segments",
         "over = rel->rd_refcnt == 1 && all_forgotten",
-        "over = all_forgotten"),
+        "over = all_forgotten",
+        "TRUNCATE refuses a table that a query of its own session reads, and what raises is passed"),
     "outdated_end_stays": (
-        "purge segments",
+        "segments 112_segments",
         "(range->latest == NEVER && exact->latest != NEVER) ||",
         ""),
     "part_of_a_range": (
-        "purge",
+        "purge purge_ranges 112_segments",
         "if (!range->known && range->end - range->first == ranges->blocks_per_range &&",
         "if (!range->known &&"),
     "shard_asked_once": (

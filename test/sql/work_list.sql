@@ -57,4 +57,11 @@ SELECT pg_temp.put_back('l');
 SELECT is(pg_temp.reconciled(), 0::bigint, 'not handed out to a reconciler'), is(pg_temp.listed(), 's', 'but left for a worker');
 SELECT is(pg_temp.started(), 1::bigint, 'who starts it'), is((idem_status('outdated', 'over')).attempt, 2, 'again');
 
+-- What a deadline has ended is purged from both
+SELECT idem_define('outdated', '{"deadline": "1 us", "retention": "1 us"}');
+SELECT count(idem_accept('outdated', 'ended')) \g /dev/null
+SELECT is(pg_temp.listed(), 's w', 'accepted work has an entry');
+SELECT idem_purge() \g /dev/null
+SELECT is((SELECT count(*) FROM idempotency_internal.record WHERE id = idem_id('outdated', 'ended')), 0::bigint, 'its record is purged'), is(pg_temp.listed(), 's', 'and its entry is');
+
 SELECT finish();
