@@ -346,7 +346,7 @@ RECORD = {
         "was_here = was_here || DatumGetBool",
         "was_here = false && DatumGetBool"),
     "shards_asked_once": (
-        "place place_move",
+        "place_move",
         "while (!same_places(before, places))",
         "if (!same_places(before, places))"),
 }
