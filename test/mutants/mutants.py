@@ -330,11 +330,12 @@ RECORD = {
         "over = all_forgotten",
         "TRUNCATE refuses a table that a query of its own session reads, and what raises is passed"),
     "outdated_end_stays": (
-        "segments 112_segments",
+        "segments",
         "(range->latest == NEVER && exact->latest != NEVER) ||",
-        ""),
+        "",
+        "forget_ranges_over() reads the rows of a range whose summary has no end: it costs a reading each time"),
     "part_of_a_range": (
-        "purge purge_ranges 112_segments",
+        "purge_ranges",
         "if (!range->known && range->end - range->first == ranges->blocks_per_range &&",
         "if (!range->known &&"),
     "shard_asked_once": (
@@ -397,7 +398,7 @@ PARAMS = {
         "who->id.data[0] |= 0x80;",
         ";"),
     "ticks_repeat": (
-        "identity",
+        "090_clock",
         "latest = Max(tick, latest + 1);",
         "latest = Max(tick, latest);"),
     "member_named_twice": (

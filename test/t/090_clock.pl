@@ -88,6 +88,14 @@ $holder->run("SELECT idem_fail_key('fences', 'third', $ahead_by_an_hour, NULL, t
 set_clock(0);
 cmp_ok($fence->($waiter, 'third'), '>', $ahead_by_an_hour, 'and so do those of a record');
 
+# --- keys, which lead with their time ---------------------------------------------------------
+
+my @times = $waiter->value('SELECT left(idem_new_key()::text, 18)');
+set_clock(-3600);
+push @times, map { $waiter->value('SELECT left(idem_new_key()::text, 18)') } 1 .. 3;
+set_clock(0);
+is(join(' ', @times), join(' ', sort { $a cmp $b } keys %{ { map { $_ => 1 } @times } }), 'the clock is set back: each new key is later than the one before');
+
 # --- a taker, with and without shared memory ----------------------------------------------
 
 my $limited = clocked_node('preloaded', conf => <<'END');
