@@ -339,17 +339,21 @@ RECORD = {
         "if (!range->known && range->end - range->first == ranges->blocks_per_range &&",
         "if (!range->known &&"),
     "shard_asked_once": (
-        "place place_move",
-        "\twhile (locked != shard)\n\t{",
-        "\tif (locked != shard)\n\t{"),
+        "place_move",
+        "(void) lock_shard_of(&asking, principal, &was_here);\n\thold_shards();\n\tshard =",
+        "shard = lock_shard_of(&asking, principal, &was_here);\n\thold_shards();\n\tif (false)\n\t\tshard ="),
     "was_never_here": (
-        "place place_move",
-        "was_here = was_here || DatumGetBool",
-        "was_here = false && DatumGetBool"),
+        "place_move",
+        "*here = *here || DatumGetBool",
+        "*here = false && DatumGetBool"),
     "shards_asked_once": (
         "place_move",
-        "while (!same_places(before, places))",
-        "if (!same_places(before, places))"),
+        "} while (!same_places(before, places));",
+        "} while (false);"),
+    "shards_not_held": (
+        "place_move",
+        "\thold_shards();\n\tshard =",
+        "\tshard ="),
 }
 
 PARAMS = {
