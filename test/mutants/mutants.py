@@ -246,12 +246,12 @@ RECORD = {
         ""),
     "kept_with_the_lock_of_a_reader": (
         "heap",
-        "kept->for_writing == store->for_writing && kept->owner",
+        "kept->lockmode == lockmode && kept->owner",
         "kept->owner"),
     "kept_by_another_owner": (
         "heap",
-        "kept->for_writing == store->for_writing && kept->owner == CurrentResourceOwner)",
-        "kept->for_writing == store->for_writing)"),
+        "kept->lockmode == lockmode && kept->owner == CurrentResourceOwner)",
+        "kept->lockmode == lockmode)"),
     "lock_of_the_portal": (
         "claim_savepoint claim_first",
         "CurrentResourceOwner = CurTransactionResourceOwner;\n\tresult",
