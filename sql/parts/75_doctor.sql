@@ -73,6 +73,8 @@ BEGIN
 		SELECT * INTO visit FROM @extschema@.idem_stat_visits() v WHERE v.database = current_database();
 		RETURN QUERY SELECT w.status, w.finding, w.advice FROM (VALUES
 			(visit.state = 'failed', 'fail', format('the worker has failed %s times in a row: %s', visit.failures_in_row, visit.last_error), 'Mend what the error tells; the worker tries again by itself.'),
+			-- there is room for so many (src/worker/worker.h)
+			(visit.database IS NULL AND (SELECT count(*) FROM @extschema@.idem_stat_visits()) >= 256, 'ok', 'the worker comes here, but it shows so of 256 other databases only', NULL),
 			(coalesce(visit.next_visit, pg_postmaster_start_time()) < clock_timestamp() - patience AND visit.state IS DISTINCT FROM 'running', 'fail',
 				format('the worker was due at %s and has not come', coalesce(visit.next_visit, pg_postmaster_start_time())),
 				'Look for "idempotency" in the server''s log. A free place in max_worker_processes is needed; the launcher comes back at a restart.'),

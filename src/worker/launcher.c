@@ -6,7 +6,9 @@
  * The launcher is connected to no database, so none of CREATE, DROP and ALTER
  * DATABASE ever finds it in the way.  Each nap it lists the databases and
  * sends one short-lived worker after the other to those that are due, waiting
- * for each to leave.  It waits on its latch only and takes interrupts at every
+ * for each to leave.  After a short visit it rests as long as that took, so that
+ * half of a processor is left to others where there are so many databases that
+ * one is always due.  It waits on its latch only and takes interrupts at every
  * wake: since PostgreSQL 15 DROP DATABASE waits until every process has.
  *
  * What goes wrong in a database goes wrong in its worker.  If the launcher
@@ -35,6 +37,9 @@
 #include "worker/worker.h"
 
 #define RESTART_SECONDS 5
+
+/* A longer visit is followed by no longer a rest. */
+#define LONGEST_REST_MS 100
 
 typedef struct Database
 {
@@ -199,12 +204,14 @@ run_worker(const Database *database)
 static void
 run_all_due(void)
 {
+	static uint32 wait_event = 0;
 	List	   *databases = take_stock();
 	ListCell   *lc;
 
 	foreach(lc, databases)
 	{
 		const Database *database = lfirst(lc);
+		int64		start = clock_monotonic();
 
 		CHECK_FOR_INTERRUPTS();
 		if (!runs_is_due(database->oid))
@@ -213,6 +220,8 @@ run_all_due(void)
 			runs_end(database->oid, RUN_BUSY);
 		else
 			run_worker(database);
+		background_rest(Min((clock_monotonic() - start) / 1000, LONGEST_REST_MS),
+						compat_wait_event(&wait_event, "IdempotencyLauncherMain"));
 	}
 }
 

@@ -8,8 +8,11 @@
  * its own members; all under LOCK_RUNS, held for a few instructions, never
  * while anything can be raised.
  *
- * A database for which there is no room any more is visited like the others;
- * only nothing is remembered of it.
+ * Databases for which there is no room any more share one entry more, which has
+ * the one that is being visited, as there is one worker at a time.  What it says
+ * of the others the launcher keeps aside, in memory of its own: they are visited
+ * like all, but nobody sees when, and a launcher that starts again begins anew
+ * with them.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,6 +22,8 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
 
 #include "guc.h"
 #include "worker/worker.h"
@@ -26,12 +31,18 @@
 /* After this many failures in a row the pause does not grow any more. */
 #define MAX_DOUBLINGS 6
 
+/* Those with room of their own, and the one that is shared. */
+#define SHARED_RUN MAX_RUNS
+
 static WorkerRun *runs = NULL;
+
+/* What the launcher has put aside, by database. */
+static HTAB *aside = NULL;
 
 Size
 runs_size(void)
 {
-	return mul_size(MAX_RUNS, sizeof(WorkerRun));
+	return mul_size(MAX_RUNS + 1, sizeof(WorkerRun));
 }
 
 void
@@ -40,28 +51,51 @@ runs_attach(void *memory, bool found)
 	runs = memory;
 }
 
+/* Puts the shared entry aside.  If there is no memory, it is forgotten. */
+static void
+put_aside(const WorkerRun *run)
+{
+	WorkerRun  *kept = aside ? hash_search(aside, &run->database, HASH_ENTER_NULL, NULL) : NULL;
+
+	if (kept)
+		*kept = *run;
+}
+
+/* Sets an entry to what was put aside of a database, or to nothing. */
+static void
+bring_back(WorkerRun *run, Oid database)
+{
+	WorkerRun  *kept = aside ? hash_search(aside, &database, HASH_FIND, NULL) : NULL;
+
+	memset(run, 0, sizeof(WorkerRun));
+	run->database = database;
+	if (kept)
+	{
+		*run = *kept;
+		(void) hash_search(aside, &database, HASH_REMOVE, NULL);
+	}
+}
+
 /*
  * Returns the entry of a database, made if need be, with LOCK_RUNS held until
- * release().  If there is no room, what is written is forgotten.
+ * release().
  */
 static WorkerRun *
 acquire(Oid database)
 {
-	static WorkerRun forgotten;
 	WorkerRun  *room = NULL;
 
 	LWLockAcquire(shared_lock(LOCK_RUNS), LW_EXCLUSIVE);
-	for (int i = 0; i < MAX_RUNS; i++)
+	for (int i = 0; i <= MAX_RUNS; i++)
 	{
 		if (runs[i].database == database)
 			return &runs[i];
-		if (room == NULL && !OidIsValid(runs[i].database))
+		if (room == NULL && (i == SHARED_RUN || !OidIsValid(runs[i].database)))
 			room = &runs[i];
 	}
-	if (room == NULL)
-		room = &forgotten;
-	memset(room, 0, sizeof(WorkerRun));
-	room->database = database;
+	if (OidIsValid(room->database))
+		put_aside(room);
+	bring_back(room, database);
 	return room;
 }
 
@@ -71,17 +105,29 @@ release(void)
 	LWLockRelease(shared_lock(LOCK_RUNS));
 }
 
-/* Forgets databases that are not in that list of OIDs. */
+/* Forgets databases that are not in that list of OIDs.  For the launcher. */
 void
 runs_forget_all_but(const List *databases)
 {
+	HASHCTL		ctl = {.keysize = sizeof(Oid),.entrysize = sizeof(WorkerRun),.hcxt = TopMemoryContext};
+	HASH_SEQ_STATUS scan;
+	WorkerRun  *kept;
+
 	LWLockAcquire(shared_lock(LOCK_RUNS), LW_EXCLUSIVE);
-	for (int i = 0; i < MAX_RUNS; i++)
+	for (int i = 0; i <= MAX_RUNS; i++)
 	{
 		if (!list_member_oid(databases, runs[i].database))
 			runs[i].database = InvalidOid;
 	}
 	release();
+	if (aside == NULL)
+		aside = hash_create("idempotency runs", 256, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	hash_seq_init(&scan, aside);
+	while ((kept = hash_seq_search(&scan)) != NULL)
+	{
+		if (!list_member_oid(databases, kept->database))
+			(void) hash_search(aside, &kept->database, HASH_REMOVE, NULL);
+	}
 }
 
 /* There is a database of that name. */
@@ -123,14 +169,22 @@ int64
 runs_next_due(void)
 {
 	int64		next = clock_monotonic() + (int64) guc_naptime * 1000;
+	HASH_SEQ_STATUS scan;
+	WorkerRun  *kept;
 
 	LWLockAcquire(shared_lock(LOCK_RUNS), LW_SHARED);
-	for (int i = 0; i < MAX_RUNS; i++)
+	for (int i = 0; i <= MAX_RUNS; i++)
 	{
 		if (OidIsValid(runs[i].database))
 			next = Min(next, due_at(&runs[i]));
 	}
 	release();
+	if (aside)
+	{
+		hash_seq_init(&scan, aside);
+		while ((kept = hash_seq_search(&scan)) != NULL)
+			next = Min(next, due_at(kept));
+	}
 	return next;
 }
 
@@ -314,7 +368,7 @@ SQL_FUNCTION(idem_stat_visits)
 	LWLockAcquire(shared_lock(LOCK_RUNS), LW_SHARED);
 	memcpy(copy, runs, runs_size());
 	release();
-	for (int i = 0; i < MAX_RUNS; i++)
+	for (int i = 0; i < SHARED_RUN; i++)
 	{
 		if (OidIsValid(copy[i].database))
 			put_run(fcinfo, &copy[i]);
