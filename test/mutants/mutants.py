@@ -159,7 +159,8 @@ CLAIM = {
     "reconciled_before_it_is_due": (
         "reconcile reconcile_twice",
         "\t\twork.due_at <= GetCurrentTimestamp() &&\n",
-        ""),
+        "",
+        "the scan has just asked that; meanwhile another reconciler would have to commit its note"),
     "reconciler_without_lock": (
         "reconcile_twice",
         "if (!open_claim_lock(&entry->id))\n\t\treturn false;\n\n\t/* probe again",
@@ -251,7 +252,8 @@ RECORD = {
     "kept_by_another_owner": (
         "heap",
         "kept->lockmode == lockmode && kept->owner == CurrentResourceOwner)",
-        "kept->lockmode == lockmode)"),
+        "kept->lockmode == lockmode)",
+        "nothing stays pinned between two looks, and a table is closed under the owner that opened it"),
     "lock_of_the_portal": (
         "claim_savepoint claim_first",
         "CurrentResourceOwner = CurTransactionResourceOwner;\n\tresult",

@@ -173,20 +173,6 @@ SELECT (idem_status('heap', 'read first')).state, idem_once('heap', 'written the
 SELECT is(array_agg(mode ORDER BY mode), '{AccessShareLock,RowExclusiveLock}', 'so does one that finds the table open for reading') FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'idempotency_internal.record'::regclass;
 ROLLBACK;
 
--- The table is kept open between calls, but not from one portal to another
-CREATE FUNCTION pg_temp.by_cursor(key text) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-	states CURSOR FOR SELECT (idem_status('heap', n::text)).state FROM generate_series(1, 3) n;
-	state text;
-BEGIN
-	OPEN states;
-	FETCH states INTO state;
-	FETCH states INTO state;
-	CLOSE states;
-	RETURN state;
-END $$;
-SELECT (idem_status('heap', 'before it')).state, pg_temp.by_cursor('within'), (idem_status('heap', 'behind it')).state FROM generate_series(1, 3);
-
 -- Dropped and made again in one session
 DROP FUNCTION pg_temp.shape;
 DROP EXTENSION idempotency;
