@@ -299,13 +299,14 @@ RECORD = {
         "before && found && before->fence == after->fence;",
         "before && found;"),
     "handed_out_before_it_is_due": (
-        "accept",
+        "accept pace",
         "work->due_at <= range->due &&",
         "true &&"),
     "entry_of_a_changer": (
         "start_next_twice",
         "(range->queue && TransactionIdIsValid(scan->changer))",
-        "false"),
+        "false",
+        "it saves a look: the changer of an entry is at its record, too, or has the lock of its id"),
     "latest_first": (
         "accept reconcile",
         "range->current->due_at < first->current->due_at))",
