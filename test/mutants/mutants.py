@@ -352,7 +352,8 @@ RECORD = {
     "shards_asked_once": (
         "place_move",
         "} while (!same_places(before, places));",
-        "} while (false);"),
+        "} while (false);",
+        "what was waited for shows at the second look; a third is for a move between a look and its lock"),
     "shards_not_held": (
         "place_move",
         "\thold_shards();\n\tshard =",
