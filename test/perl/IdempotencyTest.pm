@@ -22,7 +22,7 @@ use Time::HiRes qw(sleep time);
 our @EXPORT = qw(
   new_node configure session sessions create_claims_table
   is_error is_each one_value wait_for_sql send_all collect_all
-  kill_server kill_backend heap_and_index_agree extension_available
+  kill_server clear_killed kill_backend heap_and_index_agree extension_available
   page_is_true
   sleep time
 );
@@ -187,6 +187,17 @@ sub kill_server
 		sleep 0.02;
 	}
 	unlink $node->data_dir . '/postmaster.pid';
+	return;
+}
+
+# Removes the shared memory of a killed server that is needed no more: only its next
+# start does.
+sub clear_killed
+{
+	my ($node) = @_;
+
+	$node->start;
+	$node->stop('immediate');
 	return;
 }
 

@@ -182,4 +182,5 @@ is($reader->value("SELECT fence > $leased_fence FROM idem_claim('op', 'new', lea
 is(heap_and_index_agree($standby), '', 'table and indexes agree');
 
 $standby->stop;
+clear_killed($primary);
 done_testing();

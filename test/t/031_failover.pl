@@ -52,6 +52,7 @@ sub fail_over
 	$standby->reload;
 	wait_for_sql($standby, q{SELECT current_setting('synchronous_standby_names') = ''});
 	$load->moves_to($standby);
+	clear_killed($primary);
 	$primary->clean_node;
 	$primary = $standby;
 	return;
