@@ -444,14 +444,11 @@ lock_here(const Asking *asking, MemoryContext context)
 static bool
 same_places(const List *a, const List *b)
 {
-	if (list_length(a) != list_length(b))
-		return false;
-	for (int i = 0; i < list_length(a); i++)
-	{
-		if (((Place *) list_nth(a, i))->record != ((Place *) list_nth(b, i))->record)
-			return false;
-	}
-	return true;
+	bool		same = list_length(a) == list_length(b);
+
+	for (int i = 0; same && i < list_length(a); i++)
+		same = ((Place *) list_nth(a, i))->record == ((Place *) list_nth(b, i))->record;
+	return same;
 }
 
 /*
