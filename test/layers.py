@@ -143,7 +143,7 @@ def main():
           found or [f"{compiled} objects below {objects}"])
 
     check(lines([src / "idempotency.h"]) <= 100, "idempotency.h has at most 100 lines")
-    check(lines(sources(src)) <= 20820, f"src/ has at most 20 820 lines of C ({lines(sources(src))})")
+    check(lines(sources(src)) <= 20878, f"src/ has at most 20 878 lines of C ({lines(sources(src))})")
     expected = [p for p in (TOP / "expected").rglob("*") if p.is_file()]
     check(lines(expected) <= 19500, f"expected/ has at most 19 500 lines ({lines(expected)})")
     asserts = sum(len(re.findall(r"^\s*Assert\(", p.read_text(), re.M)) for p in sources(src))

@@ -349,9 +349,7 @@ lock_shard_of(const Asking *asking, const char *principal, bool *here)
 	return DatumGetInt64(answered_column(0, 1));
 }
 
-/*
- * Finds and locks a principal's shard.  Raises 40001 and 55000.
- */
+/* Finds and locks a principal's shard.  Raises 40001 and 55000. */
 static Place
 find_place(const char *principal)
 {

@@ -53,7 +53,7 @@ runs_attach(void *memory, bool found)
 
 /* Puts the shared entry aside.  If there is no memory, it is forgotten. */
 static void
-put_aside(const WorkerRun *run)
+set_aside(const WorkerRun *run)
 {
 	WorkerRun  *kept = aside ? hash_search(aside, &run->database, HASH_ENTER_NULL, NULL) : NULL;
 
@@ -94,7 +94,7 @@ acquire(Oid database)
 			room = &runs[i];
 	}
 	if (OidIsValid(room->database))
-		put_aside(room);
+		set_aside(room);
 	bring_back(room, database);
 	return room;
 }
