@@ -257,7 +257,7 @@ def touched(event):
         return None         # any
     if function(event) == "once_many":
         return event["a"]["keys"]
-    return event.get("near") or (key_of(event),)
+    return event["near"] if "near" in event else (key_of(event),)
 
 
 def key_time(key):
