@@ -191,7 +191,7 @@ open my $in, '<:encoding(UTF-8)', "$bench/page/template.md" or die "template: $!
 my $page = do { local $/; <$in> };
 $page =~ s/\{\{missed (\S+) (\S+) (\S+)\}\}\n(.*?)\{\{end\}\}\n/is_missed($1, $2, $3) ? $4 : ''/ges;
 $page =~ s/\{\{if (\w+)\}\}\n(.*?)\{\{end\}\}\n/$results->{facts}{$1} ? $2 : ''/ges;
-$page =~ s/\{\{(.*?)\}\}/filled_in($1)/ge;
+$page =~ s/\{\{(.*?)\}\}/filled_in($1)/ges;
 open my $out, '>:encoding(UTF-8)', "$docs/performance.md" or die "$docs/performance.md: $!\n";
 print $out $page;
 close $out or die "$docs/performance.md: $!\n";
