@@ -41,6 +41,7 @@ sub forms {
 # "MEASURE/FORM" names a row; within MEASURE, FORM does.
 sub row {
 	my ($self, $measure, $form) = @_;
+	return unless defined $form;	# nothing of the measure has been measured
 	($measure, $form) = split m{/}, $form if $form =~ m{/};
 	return $self->{rows}{$measure}{$form};
 }
@@ -60,6 +61,7 @@ sub value {
 # The rounds of a row, each divided by that round of the base.
 sub ratios {
 	my ($self, $measure, $form, $base) = @_;
+	return unless defined $base;
 	if ($base =~ /(\w+):(\w+)/) {
 		# the machine may have been faster then
 		my $then = $self->ratio($1, $2, ($self->forms($1))[0]) or return;
