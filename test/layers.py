@@ -5,10 +5,12 @@ called by every folder and itself needs only server and params.  The rule is als
 trees that break it, because a rule that cannot fail is worse than none.  Prints TAP.
 """
 
+import atexit
 import os
 import pathlib
 import re
 import subprocess
+import shutil
 import sys
 import tempfile
 
@@ -115,6 +117,7 @@ def lines(paths):
 
 def broken_tree(files):
     folder = pathlib.Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
