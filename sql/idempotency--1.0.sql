@@ -1034,8 +1034,8 @@ $$;
 COMMENT ON FUNCTION idem_stat_horizons() IS
 'Who keeps vacuum from removing what was deleted, in which database (null: in all), and how many transactions old the snapshot is. idem_stat_worker shows the oldest of each.';
 
--- Only rows that nobody can see any more are removed from the disk: who still
--- could holds back what purge leaves to vacuum.
+-- Vacuum removes only rows that no snapshot can see any more: the oldest snapshot
+-- holds back what purge leaves to it.
 CREATE VIEW idem_stat_worker WITH (security_barrier) AS
 	SELECT v.*, h.holder AS horizon_holder, h.xmin_age AS horizon_age
 	FROM idem_stat_visits() v
@@ -2098,7 +2098,7 @@ Raises 0A000 (no Citus), 55000 (on a worker node; a node that has no reference t
 -- Who may call and read what.  A function or view that is not named here is
 -- its owner's alone.
 
--- Tier public is everybody: what computes from its arguments, or tells of its own
+-- Tier public is all roles: what computes from its arguments, or tells of its own
 -- transaction.  A worker has what an app has, an admin everything.
 CREATE VIEW idempotency_internal.tier_object (tier, object) WITH (security_barrier) AS VALUES
 	('public', 'idem_backoff'),

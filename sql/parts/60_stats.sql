@@ -69,8 +69,8 @@ $$;
 COMMENT ON FUNCTION idem_stat_horizons() IS
 'Who keeps vacuum from removing what was deleted, in which database (null: in all), and how many transactions old the snapshot is. idem_stat_worker shows the oldest of each.';
 
--- Only rows that nobody can see any more are removed from the disk: who still
--- could holds back what purge leaves to vacuum.
+-- Vacuum removes only rows that no snapshot can see any more: the oldest snapshot
+-- holds back what purge leaves to it.
 CREATE VIEW idem_stat_worker WITH (security_barrier) AS
 	SELECT v.*, h.holder AS horizon_holder, h.xmin_age AS horizon_age
 	FROM idem_stat_visits() v

@@ -1,7 +1,7 @@
 -- Who may call and read what.  A function or view that is not named here is
 -- its owner's alone.
 
--- Tier public is everybody: what computes from its arguments, or tells of its own
+-- Tier public is all roles: what computes from its arguments, or tells of its own
 -- transaction.  A worker has what an app has, an admin everything.
 CREATE VIEW idempotency_internal.tier_object (tier, object) WITH (security_barrier) AS VALUES
 	('public', 'idem_backoff'),

@@ -471,7 +471,7 @@ change_run(Change *change, Answer *answer)
 /*
  * Turns the record into what was found out about it.  That its attempt has not
  * executed is a decision about a claim, whose limits begin anew if they were
- * reached; accepted work, which is handed out without anyone asking, they end.
+ * reached; accepted work, which is handed out and not asked for, they end.
  */
 static bool
 apply_outcome(Change *change, Record *rec)

@@ -240,12 +240,10 @@ why_no_result(const DecodedAnswer *decoded)
 		return &unknown;
 	if (decoded->verdict == VERDICT_EXPIRED)
 		return &expired;
-	if (!decoded->has_state)
-		return &no_state;
 	switch (state)
 	{
 		case STATE_SUCCEEDED:
-			break;
+			return NULL;
 		case STATE_FAILED:
 			return decoded->retryable ? &retryable : decoded->error ? &failed : &no_error;
 		case STATE_PROCESSING:
@@ -260,7 +258,7 @@ why_no_result(const DecodedAnswer *decoded)
 		case STATE_EXPIRED:
 			return &expired;
 	}
-	return NULL;
+	return &no_state;
 }
 
 /* idem_value(answer): the result, or an error that says why there is none. */

@@ -36,7 +36,7 @@
  *
  * Citus names the lock of a shard by its number in the order of ranges.  A split
  * renames the locks of all shards behind it, and those that are held keep the old
- * names: the next move of such a shard would wait for nobody.  So before it asks
+ * names: the next move of such a shard would wait for no call.  So before it asks
  * again, a call locks pg_dist_shard against changes, to the end of the transaction:
  * a split of any shard waits, at its end, for all calls on the nodes.  It is not
  * locked while the call waits the first time, because what it waits for may be a

@@ -353,7 +353,7 @@ purge_relation(PurgeStep *step)
 	ForgetRanges *ranges;
 	ForgetRange range;
 
-	/* most segments are empty: not worth to learn about their indexes */
+	/* most segments are empty: their indexes need not be opened */
 	if (RelationGetNumberOfBlocks(step->rel) == 0)
 		return;
 	ranges = forget_ranges_open(step->rel);
@@ -498,7 +498,7 @@ purge_shards(PurgeBatch *batch)
 /*
  * Returns whether all records of a segment are forgotten, and not more than the
  * batch may remove; counts them.  The caller must hold AccessExclusiveLock; false,
- * too, as soon as anybody waits for it.
+ * too, as soon as another backend waits for it.
  */
 static bool
 all_forgotten(Relation rel, PurgeBatch *batch)
@@ -629,7 +629,7 @@ empty_segment(void *arg)
 
 /*
  * Empties the next segment of which that is possible, without waiting for
- * anybody.  False if there is none.  What raises is passed: it is found again
+ * another transaction.  False if there is none.  What raises is passed: it is found again
  * row by row, and noted then.
  */
 static bool
@@ -657,7 +657,7 @@ empty_next_segment(PurgeBatch *batch)
 
 /*
  * Removes one batch of forgotten records, or of delivered events past their
- * retention, in the current transaction, without waiting for anybody.  What
+ * retention, in the current transaction, without waiting for others.  What
  * empties a segment does nothing else, because the segment is locked to the end
  * of the transaction.  False if nothing was done because another transaction is
  * changing settings.

@@ -6,7 +6,7 @@
  * The record is the truth; clock, policy and purge only interpret it.
  * "unknown" and "expired" are computed here each time a record is read, so no
  * sweeper has to run for an answer to be right, and purge may remove exactly
- * what reads as forgotten without anybody being able to tell.
+ * what reads as forgotten: no answer changes by it.
  *
  * Deadlines are judged by the server's real clock: now() stands still in a
  * transaction, and a lease must not.

@@ -495,7 +495,7 @@ identity_of_record(Identity *who, const Record *rec)
 
 /*
  * Insert a record.  False if the unique index already has a row of that id
- * from anybody, committed or not; nothing is inserted then.  The caller holds
+ * of any transaction, committed or not; nothing is inserted then.  The caller holds
  * the lock of the id.
  */
 bool

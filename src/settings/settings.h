@@ -143,7 +143,7 @@ typedef struct Policy
 	bool		log_requests;
 	bool		store_result;
 	KeyFormat	key_format;
-	char	   *role;			/* NULL = anyone with EXECUTE */
+	char	   *role;			/* NULL = all roles with EXECUTE */
 	char	   *principal_setting;	/* NULL = unbound */
 	char	   *resource_pointer;	/* NULL = none, likewise below */
 	char	   *error_pointer;
@@ -279,7 +279,7 @@ typedef struct Destination
 	int64		retention;		/* of delivered events; NO_LIMIT = for ever */
 	bool		relay_from_log; /* events are not queued: logical decoding
 								 * delivers them */
-	char	   *role;			/* NULL = anyone with EXECUTE */
+	char	   *role;			/* NULL = all roles with EXECUTE */
 	bool		skip_dead_head; /* a dead letter frees its ordering key */
 	Jsonb	   *settings;		/* all of it, as shown */
 } Destination;

@@ -11,8 +11,8 @@
  * Databases for which there is no room any more share one entry more, which has
  * the one that is being visited, as there is one worker at a time.  What it says
  * of the others the launcher keeps aside, in memory of its own: they are visited
- * like all, but nobody sees when, and a launcher that starts again begins anew
- * with them.
+ * like all, but idem_stat_worker does not show when, and a launcher that starts
+ * again begins anew with them.
  *
  *-------------------------------------------------------------------------
  */

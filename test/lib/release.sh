@@ -7,7 +7,7 @@
 #   release_copy RELEASE ROOT           a fresh copy with settings, git and make: a bare machine
 #   release_clone ROOT FOLDER           what is committed here, in that folder of it
 #   inside ROOT COMMAND...              runs it as root in there
-#   releases_lock                       until the script ends, nobody else uses them
+#   releases_lock                       until the script ends, no other run uses them
 #
 # A release is made under another name and moved into place when complete, so a
 # folder that exists is a whole one.

@@ -163,7 +163,7 @@ sub wait_for_sql
 	return;
 }
 
-# kill -9 of the server: nobody writes a word after this.  The postmaster is
+# kill -9 of the server: no process writes a byte after this.  The postmaster is
 # stopped first, so that it starts no process we have not seen.
 sub kill_server
 {

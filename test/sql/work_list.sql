@@ -1,5 +1,5 @@
 -- The work list is a hint: an entry that is out of date, as one is that could not
--- follow its record or that somebody has put back, is corrected by whoever meets it.
+-- follow its record or that was put back by hand, is corrected by the call that meets it.
 \set ECHO none
 \getenv abs_srcdir PG_ABS_SRCDIR
 \set suite :abs_srcdir '/lib/suite.sql'

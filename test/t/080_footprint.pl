@@ -19,7 +19,7 @@ my $dead = sub {
 		: "SELECT coalesce(pg_stat_get_dead_tuples('idempotency_internal.record'::regclass), 0)");
 };
 
-# WAL that a session's work wrote.  Nobody else is there, but reading a page may
+# WAL that a session's work wrote.  No other session is there, but reading a page may
 # tidy it up; so the least of some runs counts.
 my $wal_of = sub {
 	my ($sql) = @_;

@@ -101,7 +101,7 @@ foreach my $level (@IdempotencyTest::LEVELS)
 # --- a record that moves ---------------------------------------------------------
 
 # Each change of a column that is in an index moves the record to another index
-# entry.  Whoever looks meanwhile must not miss it: the owner of a claim is never
+# entry.  A claim that looks meanwhile must not miss it: the owner of a claim is never
 # told that there is none, nor a stale one.
 {
 	my ($mover, $owner) = sessions($node, 2);

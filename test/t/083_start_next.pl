@@ -1,7 +1,7 @@
 # Many sessions of one owner start the next accepted work at the same time: each
 # is handed out once, though each of them could pass for the owner whose first
 # answer was lost.  Some give it back, and accept it again or not: then it is
-# handed out once more, or never, and nobody is told an error.  IDEM_ROUNDS says
+# handed out once more, or never, and no session is told an error.  IDEM_ROUNDS says
 # how many records there are.
 
 use strict;

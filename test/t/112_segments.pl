@@ -173,7 +173,7 @@ wait_for_sql($node, "SELECT count(*) = 2000 FROM idem_record");
 pass('in the segment of the present nothing waits');
 set_worker('off');
 
-# somebody is in the way
+# a transaction is in the way
 value("SELECT fill('gone', 8, 3000)");
 $file = value('SELECT file_of(8)');
 my $holder = session($node);

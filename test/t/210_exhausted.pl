@@ -225,7 +225,7 @@ sub oldest { return one_value($node, "SELECT dat$_[0] FROM pg_database ORDER BY 
 	my $claim = sub { return session($node)->value("BEGIN; SELECT concat_ws(' ', verdict, attempt, result, holder) FROM idem_claim($_[0]); ROLLBACK"); };
 	my $owner = session($node);
 
-	# what nobody can connect to cannot be frozen by hand
+	# a database without connections cannot be frozen by hand
 	$owner->run(q{UPDATE pg_database SET datallowconn = true});
 	$owner->claim("'op', 'years', lease => '1 h'");
 	my $fence = $owner->variable('c_fence');
@@ -273,7 +273,7 @@ sub oldest { return one_value($node, "SELECT dat$_[0] FROM pg_database ORDER BY 
 	is(heap_and_index_agree($node), '', 'tables and indexes agree');
 }
 
-# A multixact is needed where somebody reads a record FOR SHARE while its owner completes it.
+# A multixact is needed where a transaction reads a record FOR SHARE while its owner completes it.
 {
 	my $owner = session($node);
 
