@@ -59,4 +59,18 @@ LANGUAGE sql STABLE AS $$
 SELECT concat_ws(' ', r.state, r.attempt, r.owner, r.result, r.error)
   FROM idempotency_internal.every_record r WHERE r.id = idem_id($1, $2)
 $$;
+-- What a statement says when a role runs it: its value, or its SQLSTATE.
+CREATE FUNCTION pg_temp.as_role(who text, query text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	said text;
+BEGIN
+	EXECUTE format('SET LOCAL ROLE %I', who);
+	BEGIN
+		EXECUTE query INTO said;
+	EXCEPTION WHEN OTHERS THEN
+		said := SQLSTATE;
+	END;
+	RESET ROLE;
+	RETURN said;
+END $$;
 SELECT * FROM no_plan();

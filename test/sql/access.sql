@@ -15,19 +15,7 @@ CREATE ROLE regress_idem_stranger;
 SELECT idem_grant('regress_idem_app'), idem_grant('regress_idem_worker', 'worker'), idem_grant('regress_idem_monitor', 'monitor'), idem_grant('regress_idem_admin', 'admin');
 \o
 -- What a role is told: a value, or a SQLSTATE.
-CREATE FUNCTION pg_temp.told(role text, query text) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-	said text;
-BEGIN
-	EXECUTE format('SET LOCAL ROLE %I', 'regress_idem_' || role);
-	BEGIN
-		EXECUTE query INTO said;
-	EXCEPTION WHEN OTHERS THEN
-		said := SQLSTATE;
-	END;
-	RESET ROLE;
-	RETURN said;
-END $$;
+CREATE FUNCTION pg_temp.told(role text, query text) RETURNS text LANGUAGE sql AS $$ SELECT pg_temp.as_role('regress_idem_' || role, query) $$;
 
 -- A function of the name of one of ours does not make a worker of an app
 \o /dev/null

@@ -52,19 +52,6 @@ SELECT ok(NOT name = ANY (coalesce(pg_temp.may(tier), '{}')), format('%s: not %s
 SELECT ok(has_schema_privilege('regress_idem_app', :'home', 'USAGE'), 'with USAGE of the schema');
 
 -- In action
-CREATE FUNCTION pg_temp.as_role(who name, query text) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-	r text;
-BEGIN
-	EXECUTE format('SET LOCAL ROLE %I', who);
-	BEGIN
-		EXECUTE query INTO r;
-	EXCEPTION WHEN OTHERS THEN
-		r := SQLSTATE;
-	END;
-	RESET ROLE;
-	RETURN coalesce(r, 'done');
-END $$;
 SELECT is(pg_temp.as_role('regress_idem_' || tier, 'SELECT idem_complete(c, ''1'') FROM idem_claim(''rights'', ''' || tier || ''') c'), result, 'claim and complete as ' || tier)
   FROM (VALUES ('none', '42501'), ('app', '1'), ('worker', '1'), ('monitor', '42501'), ('admin', '1')) v (tier, result);
 SELECT is(pg_temp.as_role('regress_idem_' || tier, 'SELECT idem_define(''rights'', ''{"wait": "0"}'')'), result, 'define as ' || tier)

@@ -39,31 +39,18 @@ SELECT is(string_agg(p.proname, ' ' ORDER BY p.proname),
 SELECT count(idem_accept('tiers', 'accepted ' || p, principal => p)), count(idem_accept('tiers', 'work ' || p, principal => p)) AS n FROM unnest('{acme,other}'::text[]) p \gset
 SELECT idem_unsure(idem_claim('tiers', 'unknown ' || p, principal => p, lease => '1 h')) FROM unnest('{acme,other}'::text[]) p \g /dev/null
 -- What a role is told: a value, or a SQLSTATE.
-CREATE FUNCTION pg_temp.told(role text, query text) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-	said text;
-BEGIN
-	EXECUTE format('SET LOCAL ROLE %I', role);
-	BEGIN
-		EXECUTE query INTO said;
-	EXCEPTION WHEN OTHERS THEN
-		said := SQLSTATE;
-	END;
-	RESET ROLE;
-	RETURN said;
-END $$;
 GRANT USAGE ON SCHEMA public TO regress_app, regress_worker, regress_monitor, regress_admin;
 SET client_min_messages = warning;
 \set list 'SELECT string_agg(key, '', '' ORDER BY key) FROM idem_list(operation => ''tiers'')'
-SELECT is(pg_temp.told('regress_' || r, :'list'), expected, 'list by ' || r || ' with a principal set: its records only')
+SELECT is(pg_temp.as_role('regress_' || r, :'list'), expected, 'list by ' || r || ' with a principal set: its records only')
   FROM (VALUES ('app', 'accepted acme, unknown acme, work acme'), ('worker', 'accepted acme, unknown acme, work acme'), ('monitor', 'accepted acme, unknown acme, work acme'), ('admin', 'accepted acme, unknown acme, work acme')) v (r, expected);
 SET idempotency.principal = '';
-SELECT is(pg_temp.told('regress_' || r, :'list'), expected, 'list by ' || r || ' without a principal: ' || expected)
+SELECT is(pg_temp.as_role('regress_' || r, :'list'), expected, 'list by ' || r || ' without a principal: ' || expected)
   FROM (VALUES ('app', '22023'), ('worker', 'accepted acme, accepted other, unknown acme, unknown other, work acme, work other'),
 	('monitor', 'accepted acme, accepted other, unknown acme, unknown other, work acme, work other'), ('admin', 'accepted acme, accepted other, unknown acme, unknown other, work acme, work other'), ('nobody', '42501')) v (r, expected);
 SET idempotency.principal = 'acme';
 
-SELECT is(pg_temp.told('regress_' || r, query), expected, r || ': ' || query || ': ' || expected)
+SELECT is(pg_temp.as_role('regress_' || r, query), expected, r || ': ' || query || ': ' || expected)
   FROM (VALUES
 	('app', 'SELECT state FROM idem_start(''tiers'', ''work acme'', ''1 h'')', '42501'),
 	('app', 'SELECT count(*) FROM idem_start_next(''tiers'', 1, ''1 h'')', '42501'),
@@ -95,18 +82,18 @@ SELECT is(pg_temp.told('regress_' || r, query), expected, r || ': ' || query || 
 
 -- The operation's role, and its principals: 42501 whether or not the key exists
 SELECT idem_define('tiers', '{"role": "regress_worker"}');
-SELECT is(pg_temp.told('regress_app', query), '42501', 'operation of another role: ' || query || ': 42501')
+SELECT is(pg_temp.as_role('regress_app', query), '42501', 'operation of another role: ' || query || ': 42501')
   FROM unnest(ARRAY['SELECT idem_accept(''tiers'', ''k'')', 'SELECT idem_accept(''tiers'', ''accepted acme'')', 'SELECT idem_once(''tiers'', ''k'')', 'SELECT idem_once_many(''tiers'', ''{k}'')',
 	'SELECT idem_cancel(''tiers'', ''k'')', 'SELECT idem_cancel(''tiers'', ''accepted acme'')', 'SELECT idem_list(operation => ''tiers'')']) query;
-SELECT is(pg_temp.told('regress_app', 'SELECT count(*) FROM idem_list() WHERE operation = ''tiers'''), '0', 'and its records are not listed');
-SELECT is(pg_temp.told('regress_worker', 'SELECT state FROM idem_accept(''tiers'', ''by worker'')'), 'accepted', 'the role itself may');
+SELECT is(pg_temp.as_role('regress_app', 'SELECT count(*) FROM idem_list() WHERE operation = ''tiers'''), '0', 'and its records are not listed');
+SELECT is(pg_temp.as_role('regress_worker', 'SELECT state FROM idem_accept(''tiers'', ''by worker'')'), 'accepted', 'the role itself may');
 SELECT idem_define('tiers', '{"role": null, "principal_setting": "test.tenant"}');
 SET test.tenant = 'other';
-SELECT is(pg_temp.told('regress_worker', query), '42501', 'another principal: ' || query || ': 42501')
+SELECT is(pg_temp.as_role('regress_worker', query), '42501', 'another principal: ' || query || ': 42501')
   FROM unnest(ARRAY['SELECT idem_accept(''tiers'', ''k'')', 'SELECT idem_start(''tiers'', ''by worker'')', 'SELECT idem_start(''tiers'', ''never'')', 'SELECT idem_once(''tiers'', ''k'')', 'SELECT idem_once_many(''tiers'', ''{k}'')',
 	'SELECT idem_cancel(''tiers'', ''k'')', 'SELECT idem_resolve(''tiers'', ''unknown acme'', ''failed'')', 'SELECT idem_resolve(''tiers'', ''never'', ''failed'')']) query;
-SELECT is(pg_temp.told('regress_worker', 'SELECT count(*) FROM idem_start_next(''tiers'', 9, ''1 h'')'), '0', 'start_next passes over it');
-SELECT is(pg_temp.told('regress_worker', 'SELECT count(*) FROM idem_list(operation => ''tiers'')'), '0', 'list too');
+SELECT is(pg_temp.as_role('regress_worker', 'SELECT count(*) FROM idem_start_next(''tiers'', 9, ''1 h'')'), '0', 'start_next passes over it');
+SELECT is(pg_temp.as_role('regress_worker', 'SELECT count(*) FROM idem_list(operation => ''tiers'')'), '0', 'list too');
 
 -- Taken away
 SELECT idem_define('tiers', '{"principal_setting": null}');
