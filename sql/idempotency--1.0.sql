@@ -179,6 +179,17 @@ COMMENT ON FUNCTION idempotency_internal.shards_here(text) IS
 'Returns the tables of shards that this node has, as they are written in SQL; of a dump that was restored without the cluster, the table itself.
 kind: placed_record or placed_work';
 
+CREATE FUNCTION idempotency_internal.record_tables()
+RETURNS SETOF regclass
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT oid::regclass FROM pg_class WHERE relnamespace = 'idempotency_internal'::regnamespace AND relkind = 'r' AND relname ~ '^record(_s[0-9]+)?$'
+	UNION ALL SELECT idempotency_internal.shards_here('placed_record'::text)::regclass
+$$;
+COMMENT ON FUNCTION idempotency_internal.record_tables() IS
+'Returns the tables that records of this node are in: record, the segments, and shards.';
+
 CREATE FUNCTION idempotency_internal.placed_rows()
 RETURNS SETOF idempotency_internal.record
 LANGUAGE plpgsql STABLE ROWS 10
@@ -1478,8 +1489,7 @@ DECLARE
 	behind bigint := 0;
 BEGIN
 	-- a segment waits until all of it is over, at most until it comes round again
-	FOR place IN SELECT oid FROM pg_class WHERE relnamespace = 'idempotency_internal'::regnamespace AND relkind = 'r' AND relname ~ '^record(_s[0-9]+)?$'
-		UNION ALL SELECT idempotency_internal.shards_here('placed_record'::text)::regclass LOOP
+	FOR place IN SELECT idempotency_internal.record_tables() LOOP
 		EXECUTE format('SELECT count(*) FROM (SELECT FROM %s WHERE forget_at < $1 LIMIT 100001) r', place) INTO here
 			USING clock_timestamp() - CASE WHEN place::text ~ '\.record_s' THEN interval '8 days' ELSE interval '1 hour' END;
 		behind := behind + here;
@@ -1505,8 +1515,7 @@ BEGIN
 	-- what was counted, what is open, and what stands at the end of each table
 	asked := ARRAY(SELECT c.operation FROM @extschema@.idem_stat_counters() c WHERE c.operation IS NOT NULL
 		UNION SELECT w.operation FROM (SELECT * FROM idempotency_internal.every_entry ORDER BY since DESC LIMIT 1000) w);
-	FOR place IN SELECT oid FROM pg_class WHERE relnamespace = 'idempotency_internal'::regnamespace AND relkind = 'r' AND relname ~ '^record(_s[0-9]+)?$'
-		UNION ALL SELECT idempotency_internal.shards_here('placed_record'::text)::regclass LOOP
+	FOR place IN SELECT idempotency_internal.record_tables() LOOP
 		EXECUTE format('SELECT array_agg(DISTINCT operation) FROM (SELECT operation FROM %s WHERE ctid >= $1 LIMIT 1000) r', place) INTO here
 			USING format('(%s,1)', greatest(pg_relation_size(place) / current_setting('block_size')::int - 40, 0))::tid;
 		asked := asked || here;

@@ -26,6 +26,17 @@ COMMENT ON FUNCTION idempotency_internal.shards_here(text) IS
 'Returns the tables of shards that this node has, as they are written in SQL; of a dump that was restored without the cluster, the table itself.
 kind: placed_record or placed_work';
 
+CREATE FUNCTION idempotency_internal.record_tables()
+RETURNS SETOF regclass
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT oid::regclass FROM pg_class WHERE relnamespace = 'idempotency_internal'::regnamespace AND relkind = 'r' AND relname ~ '^record(_s[0-9]+)?$'
+	UNION ALL SELECT idempotency_internal.shards_here('placed_record'::text)::regclass
+$$;
+COMMENT ON FUNCTION idempotency_internal.record_tables() IS
+'Returns the tables that records of this node are in: record, the segments, and shards.';
+
 CREATE FUNCTION idempotency_internal.placed_rows()
 RETURNS SETOF idempotency_internal.record
 LANGUAGE plpgsql STABLE ROWS 10
