@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * compat.h
  *	  Everything that differs between PostgreSQL 15, 16, 17 and 18.
  *
@@ -7,8 +6,6 @@
  * server only renamed something, the newest name is the visible one; where a
  * call changed its form, it is wrapped under a name of ours.  Entries are in
  * alphabetical order.
- *
- *-------------------------------------------------------------------------
  */
 #ifndef IDEMPOTENCY_COMPAT_H
 #define IDEMPOTENCY_COMPAT_H

@@ -1,9 +1,6 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * guc.c
  *	  Settings of the extension, in alphabetical order, and why one is changed.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

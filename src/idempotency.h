@@ -1,9 +1,6 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * idempotency.h
  *	  SQLSTATEs, limits and argument macros of the whole extension.
- *
- *-------------------------------------------------------------------------
  */
 #ifndef IDEMPOTENCY_H
 #define IDEMPOTENCY_H

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * breaker.c
  *	  The circuit breaker of a destination.
  *
@@ -17,8 +16,6 @@
  * A report does not say which call it is of, so in the half-open state the
  * first to come decides.  If it is a late one of a call from before, a breaker
  * closes or stays open on slightly old news; the next reports correct it.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

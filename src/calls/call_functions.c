@@ -1,10 +1,7 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * call_functions.c
  *	  idem_permit and idem_report: the call limiter for programs that call
  *	  outside themselves.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

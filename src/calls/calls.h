@@ -1,9 +1,6 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * calls.h
  *	  Calls of destinations: how many may be made.
- *
- *-------------------------------------------------------------------------
  */
 #ifndef IDEMPOTENCY_CALLS_H
 #define IDEMPOTENCY_CALLS_H

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * limiter.c
  *	  How a destination may be called right now, for all sessions together:
  *	  circuit breaker, calls in flight, retry budget.
@@ -31,8 +30,6 @@
  * acknowledged or given back, or its take is undone; or lapses with the lease
  * (window.c).  What was not sent gives back all it took, in the one place where
  * calls end (limiter_end).
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

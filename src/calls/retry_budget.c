@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * retry_budget.c
  *	  The retry budget of a destination: which share of what is sent there may
  *	  be retries.
@@ -15,8 +14,6 @@
  * never refused.  What is taken is taken when the call is let go, and outside
  * any transaction: a ROLLBACK gives nothing back, because the call was made.  A
  * call that was not made after all is given back by saying so.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * webhook.c
  *	  Signatures of webhooks: idem_webhook_verify, idem_webhook_sign.
  *
@@ -18,8 +17,6 @@
  * Nothing is learned from how long the answer takes: all signatures are
  * compared with all secrets, all bytes of them, and how many there are is no
  * secret.  Messages never contain secrets, signatures or bodies.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

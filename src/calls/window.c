@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * window.c
  *	  Numbers that count for a while: calls that were reported, tokens, slots.
  *
@@ -11,8 +10,6 @@
  * Nothing here waits, allocates or raises, and all takes the same short time,
  * so that it can be done under a spinlock.  now is clock_monotonic(), and may be
  * older than what another process has passed.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * accept.c
  *	  Work that is accepted now and started later: idem_accept, idem_start,
  *	  idem_start_next.
@@ -23,8 +22,6 @@
  * An entry that is no use is put aside when it is met, or each call would meet
  * it again: work that a limit has ended is recorded as failed for good, and
  * work whose outcome is unknown goes to the reconcilers.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,13 +1,10 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * answer.c
  *	  idem_answer: encoded for the caller, and decoded as a claim handle.
  *
  * The composite belongs to whatever schema the extension was installed into, and
  * an update may have added fields at its end: fields are known by their number.
  * The labels of its enums are resolved once per session and version of the type.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * claim.c
  *	  idem_claim: which caller executes.
  *
@@ -18,8 +17,6 @@
  * for a lock instead would obey lock_timeout, and could make the other session
  * the victim of a deadlock check.  It is measured by the monotonic clock: the
  * server's time may be set while a claim waits.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,9 +1,6 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * claim.h
  *	  Answers, and the calls that decide about a key: idem_claim and its kin.
- *
- *-------------------------------------------------------------------------
  */
 #ifndef IDEMPOTENCY_CLAIM_H
 #define IDEMPOTENCY_CLAIM_H

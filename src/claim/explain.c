@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * explain.c
  *	  What idem_explain puts into words: a key as idem_status sees it, what the
  *	  work list notes of it, and where the settings of its operation are defined.
@@ -7,8 +6,6 @@
  * Readers of the view of unresolved records (monitors, workers, admins) see all
  * principals, as there; others what idem_status tells them.  Never params,
  * results or errors.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

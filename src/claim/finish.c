@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * finish.c
  *	  complete, fail, unsure, renew, release: what the owner of a claim says.
  *
@@ -17,8 +16,6 @@
  * it that is harmless.  In a later one it means that the whole transaction is
  * being tried again although it had committed, so if it has written anything
  * it must not commit (open_claim_mark_repeated).
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * once.c
  *	  idem_once and idem_once_many: claim and completion in one write.
  *
@@ -13,8 +12,6 @@
  * only one of its transaction, cannot wait for each other.  Each key's row
  * stands before the next key is probed for and its lock is given back, so a
  * batch of any size holds one lock at a time.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

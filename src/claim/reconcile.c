@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * reconcile.c
  *	  What is not finished, not known, or not to stay as it is: idem_list,
  *	  idem_reconcile, idem_resolve, idem_expire_lease, idem_reopen,
@@ -22,8 +21,6 @@
  * one of them wins and the other is told ID002.  Where the key may execute
  * again, or may be taken over, afterwards, the record gets a new fence, so the
  * former owner is stale from then on, whatever it says.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

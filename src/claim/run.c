@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * run.c
  *	  idem_run: claim, call a function, and record what came of it.
  *
@@ -14,8 +13,6 @@
  * The function comes as an OID, so no parser has looked its name up for the
  * caller: what a call by name is asked for is asked here, before the claim and
  * again after it, because while a claim waits rights may be revoked.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

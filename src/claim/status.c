@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * status.c
  *	  idem_status: what is known of a key, changing nothing; and what an
  *	  answer means to SQL (idem_value).
@@ -10,8 +9,6 @@
  * absent.  In this order, a transaction that is not seen as a holder either had
  * not begun when the question was asked, or has its row in place when the record
  * is probed for.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

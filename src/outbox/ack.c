@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * ack.c
  *	  idem_ack, idem_nack: what came of an event that was taken; idem_redeliver,
  *	  idem_discard: what an operator makes of it.
@@ -16,8 +15,6 @@
  * there is nothing left to do.
  *
  * Redelivery and purge lock the event's row first: see events.c.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * emit.c
  *	  idem_emit: an event into the outbox, in the caller's transaction.
  *
@@ -26,8 +25,6 @@
  * Event and queue entry are written past the executor (rows.c) and nothing is
  * read through a snapshot, so emitting makes no transaction fail that would not
  * have.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

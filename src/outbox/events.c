@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * events.c
  *	  The events of the outbox: the only file that opens their table.
  *
@@ -22,8 +21,6 @@
  * record is accepted, processing, released or retryable; once it has its
  * outcome, or is gone, no attempt follows.  A record that gets its outcome while
  * purge looks only makes it wait for the next one.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,9 +1,6 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * outbox.h
  *	  Events to deliver: README.md in this folder tells the protocol.
- *
- *-------------------------------------------------------------------------
  */
 #ifndef IDEMPOTENCY_OUTBOX_H
 #define IDEMPOTENCY_OUTBOX_H

@@ -1,12 +1,9 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * queue.c
  *	  What is to be delivered, and when: the only file that opens outbox_due.
  *
  * README.md tells which rules keep a scan of its two indexes, which takes no
  * snapshot, from missing an entry that matters.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

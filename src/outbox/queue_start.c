@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * queue_start.c
  *	  How far the queues are empty, and which takers wait for events.
  *
@@ -8,8 +7,6 @@
  *
  * A stripe is shared by all destinations with the same hash: they share the
  * high-water mark, which is only time, and wake each other for nothing.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * take.c
  *	  idem_take: events to deliver, leased to the caller.
  *
@@ -16,8 +15,6 @@
  *
  * A take that waits holds the snapshot of its statement, which is the executor's
  * and is not used here, and the locks of its tables, so DDL on them waits for it.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * canonical.c
  *	  The canonical text of params (RFC 8785), as a stream into a digest.
  *
@@ -18,8 +17,6 @@
  * because that is what a reader, a replay and a dump have to take.  It says
  * nothing about the stored size: 1e131071 is stored in ten bytes and printed in
  * 131072, so the text is counted and not made.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

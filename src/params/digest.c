@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * digest.c
  *	  SHA-256, one digest at a time.
  *
@@ -14,8 +13,6 @@
  * then: digest_start() begins anew, whatever state the context was left in, and
  * one of pg_cryptohash goes with the memory, or the resource owner, it was made
  * under.  Nothing that is called in between may start another digest.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * identity.c
  *	  The id of a record, and what else is derived from keys.
  *
@@ -12,8 +11,6 @@
  * enter the unique index at its right edge.  Their top bit is set and that
  * of all others is clear, so that the time-led part lies above the rest and
  * the edge is the edge of the whole index.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

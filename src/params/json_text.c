@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * json_text.c
  *	  Raw JSON text as a jsonb, unless it names a member twice.
  *
@@ -10,8 +9,6 @@
  *
  * pushJsonbValue() itself removes the members that occur twice when an object
  * ends; that there are fewer then is how they are found.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

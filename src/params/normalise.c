@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * normalise.c
  *	  The settings of an operation that say which params mean the same.
  *
@@ -13,8 +12,6 @@
  * RFC 6901 has it, for a member of that name).  A token of digits only is
  * refused: it would mean an element by its position, which says nothing about
  * two requests, and would silently mean a member where there is an object.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

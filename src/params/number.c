@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * number.c
  *	  Numbers in the layout of ECMAScript, from their exact decimal digits.
  *
@@ -14,8 +13,6 @@
  * Up to 15 digits within the range of doubles the rounding cannot be seen:
  * the shortest digits that name the double are the ones given.  Only beyond
  * that is the double really made.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,9 +1,6 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * params.h
  *	  Parameters -> canonical text -> SHA-256, and the identity of a record.
- *
- *-------------------------------------------------------------------------
  */
 #ifndef IDEMPOTENCY_PARAMS_H
 #define IDEMPOTENCY_PARAMS_H

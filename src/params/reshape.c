@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * reshape.c
  *	  Params in the form that is hashed: as the settings of their operation
  *	  want them, with all strings in UTF-8.
@@ -17,8 +16,6 @@
  * Settings are compared with params as both are stored, in the encoding of the
  * database; strings are converted when they are taken over.  In a UTF8
  * database, params without settings are left as they are.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * utf8.c
  *	  Strings of any server encoding in UTF-8.
  *
@@ -10,8 +9,6 @@
  * The conversion functions of the server are called in the form that
  * returns where it got stuck, because their own errors would show the
  * offending bytes, and with them a piece of a key or of params.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * forget_ranges.c
  *	  Which blocks of a table of records may hold something to forget: its BRIN
  *	  index on forget_at.
@@ -40,8 +39,6 @@
  * and other purges need one.  It is asked for without waiting, and given back
  * at once: what holds only summaries needs no transaction.  Refused, the range is
  * read as it is, and the next purge asks again.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * open_claims.c
  *	  Claims open in this transaction: their locks, and the refusal to commit
  *	  without an outcome.
@@ -50,8 +49,6 @@
  * Claims are in a list by the nesting level they were made at; those that were
  * finished deeper are also in one by the level of their completion (undo lists,
  * subtransaction.c).
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

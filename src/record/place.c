@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * place.c
  *	  Records on a sharded cluster: the shard that has a principal's, and whether
  *	  it is here.
@@ -62,8 +61,6 @@
  *
  * An installation without a cluster pays for one flag, which is set when there was
  * no placed_record, and reset by any change of the catalog that may have made one.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * purge.c
  *	  Removing what is forgotten: one bounded batch, for idem_purge() and for
  *	  the worker.
@@ -71,8 +70,6 @@
  *
  * On a standby the replay of the lock conflicts with transactions that have
  * read the segment there, as the replay of a vacuum conflicts with snapshots.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

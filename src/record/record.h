@@ -1,9 +1,6 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * record.h
  *	  Records: their state, their tables, the work list, open claims, purge.
- *
- *-------------------------------------------------------------------------
  */
 #ifndef IDEMPOTENCY_RECORD_H
 #define IDEMPOTENCY_RECORD_H

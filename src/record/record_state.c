@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * record_state.c
  *	  What a stored record means now.
  *
@@ -10,8 +9,6 @@
  *
  * Deadlines are judged by the server's real clock: now() stands still in a
  * transaction, and a lease must not.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * segment.c
  *	  The ring of tables: which one a record belongs to, and when.
  *
@@ -17,8 +16,6 @@
  *
  * Rows lie where these numbers say.  They cannot change within 1.x: another
  * ring would look for old records in the wrong table.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

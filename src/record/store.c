@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * store.c
  *	  The tables of records: the only file that opens them.
  *
@@ -50,8 +49,6 @@
  * No look-up here takes an SSI lock (see rows.c), and inserts check only for
  * those of others on our tables, of which there are none: calls on unrelated
  * keys cannot cause each other a 40001.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

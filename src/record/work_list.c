@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * work_list.c
  *	  The work list: which records are accepted, leased or unknown.
  *
@@ -24,8 +23,6 @@
  * Scans stop at their caller's wish and read by the index that has what is
  * asked for side by side: due entries of a queue and operation, or all of a
  * principal.  So a call costs by what it returns, not by what others have open.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

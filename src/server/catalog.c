@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * catalog.c
  *	  Where the tables of the extension are, and whether they are what the script
  *	  made.
@@ -12,8 +11,6 @@
  *
  * The invalidation callback runs at places where catalogs must not be read;
  * it flips flags and nothing else.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

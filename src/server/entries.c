@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * entries.c
  *	  Entries in shared memory, each of which belongs to a name of a database.
  *
@@ -12,8 +11,6 @@
  * undefined one takes only the entry of an undefined one at rest.  So names made
  * up by a caller cannot push out those that are defined, whichever database they
  * are of.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,10 +1,7 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * json.c
  *	  Small jsonb objects put together, and JSON Pointers (RFC 6901): their
  *	  syntax, their tokens, and what one finds in a value.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

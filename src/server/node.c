@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * node.c
  *	  Whether this is a worker node of a sharded cluster.
  *
@@ -9,8 +8,6 @@
  * The extension says which node this is in a table of one row; where it is not
  * installed there is no such table, and that is all that is looked up, once, until
  * the catalogs change.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

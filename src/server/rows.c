@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * rows.c
  *	  Rows of the tables of the extension, found and written without a query plan.
  *
@@ -31,8 +30,6 @@
  * another access method.
  * Privileges are those of the SQL functions; read-only transactions, recovery
  * and parallel mode are refused by the callers.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,9 +1,6 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * server.h
  *	  What the extension builds on PostgreSQL: tables, rows, json, shared memory.
- *
- *-------------------------------------------------------------------------
  */
 #ifndef IDEMPOTENCY_SERVER_H
 #define IDEMPOTENCY_SERVER_H

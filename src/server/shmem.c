@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * shmem.c
  *	  The extension's shared memory: who has a piece of it, and the locks.
  *
@@ -7,8 +6,6 @@
  * handed out once, at server start, to those listed in idempotency.c; each
  * knows what protects its own.  After a crash the postmaster makes all of it
  * anew.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,12 +1,9 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * sort.c
  *	  A merge sort of pointers: n log n whatever they point to.
  *
  * The server's qsort can be driven to n squared by an input made for it, and
  * what is sorted here is made by callers.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * subtransaction.c
  *	  A step that may fail without what is around it failing, and what is to be
  *	  undone with the subtransaction it was done in.
@@ -9,8 +8,6 @@
  * go to the enclosing one, whose number is one less.  So the end of a level
  * touches only the tail of the list that belongs to it.  At the end of the
  * transaction what is left is undone if it is rolled back, and else forgotten.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

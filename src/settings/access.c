@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * access.c
  *	  Which callers may use an operation: its settings "role" and
  *	  "principal_setting", and the tiers of idem_grant().
@@ -7,8 +6,6 @@
  * Tiers are privileges on functions and views of the extension.  These are
  * found by membership in it: others of the same name may have been created in
  * its schema.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

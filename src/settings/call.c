@@ -1,10 +1,7 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * call.c
  *	  What every SQL function about keys begins with: the arguments that name
  *	  a key, the policy, the caller's right; and checks that need these.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

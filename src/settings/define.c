@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * define.c
  *	  idem_define, idem_undefine and idem_policy: changing and showing settings.
  *
@@ -8,8 +7,6 @@
  * committed.  The time at which the old horizon ends is taken under the lock: if
  * purge went on forgetting by it after that, a key made later would be forgotten
  * and not be known to be late.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * destination.c
  *	  Destinations: where calls and events go, and the settings with which
  *	  they are tried, cached for the session; and when to try again.
@@ -10,8 +9,6 @@
  * Settings are stored, read and changed the way those of operations are
  * (settings_row.c, define.c).  Unlike those they say nothing about the past, so
  * nothing is kept of what was in force before.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,13 +1,10 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * operation_settings.c
  *	  The settings of an operation: their names, defaults, and meaning.
  *
  * Settings travel as one jsonb object.  The built-in defaults are such an
  * object too, so there is one way to read a value, wherever it came from.
  * Everything is checked when it is defined, not when a customer claims.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

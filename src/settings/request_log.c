@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * request_log.c
  *	  One line of the server's log for each request of an operation whose
  *	  setting log_requests is on.
@@ -21,8 +20,6 @@
  *
  * The line goes to the server's log only, never to the client, and holds
  * neither params nor results nor the texts of errors.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

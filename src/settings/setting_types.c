@@ -1,11 +1,8 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * setting_types.c
  *	  The kinds of values that settings have: intervals, numbers, strings,
  *	  read from jsonb and checked; and what is done with all settings of
  *	  something.  Knows no setting by name.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,9 +1,6 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * settings.h
  *	  Settings of operations and destinations, and the call of a function under them.
- *
- *-------------------------------------------------------------------------
  */
 #ifndef IDEMPOTENCY_SETTINGS_H
 #define IDEMPOTENCY_SETTINGS_H

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * settings_cache.c
  *	  What settings mean, kept for the session: of operations, destinations
  *	  and versions of the normalisation.
@@ -17,8 +16,6 @@
  *
  * With IDEMPOTENCY_DISCARD_SETTINGS defined every look-up empties the cache;
  * see test/README.md.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * settings_row.c
  *	  Rows of the tables of settings, by their key.
  *
@@ -7,8 +6,6 @@
  * was committed last, whatever the transaction's snapshot, so that settings are
  * part of no snapshot, reading them makes no transactions conflict, and defining
  * at REPEATABLE READ neither misses a change nor raises 40001.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

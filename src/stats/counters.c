@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * counters.c
  *	  How often what was answered: counters in shared memory, one set for each
  *	  operation of a database.
@@ -19,8 +18,6 @@
  * A reset stores zeros while others add.  An addition that is under way goes
  * to the time before or after; a count never goes backwards for any other
  * reason.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * launcher.c
  *	  Which database next: one worker at a time, autovacuum's way.
  *
@@ -15,8 +14,6 @@
  * itself fails it is started again some seconds later, and finds in shared
  * memory what it knew (runs.c).  On a standby it is not started; promotion
  * starts it.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * runs.c
  *	  What is known of the worker's runs, by database.
  *
@@ -13,8 +12,6 @@
  * of the others the launcher keeps aside, in memory of its own: they are visited
  * like all, but idem_stat_worker does not show when, and a launcher that starts
  * again begins anew with them.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,5 +1,4 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * worker.c
  *	  One run in one database: purge in small transactions, and leave.
  *
@@ -30,8 +29,6 @@
  * end to the same time: half of it is left to others whatever there is to do.
  * They grow back when nothing is left.  The next run goes on at the pace of
  * the last.
- *
- *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 

@@ -1,9 +1,6 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * worker.h
  *	  The launcher, the worker, and what is known of its runs.
- *
- *-------------------------------------------------------------------------
  */
 #ifndef IDEMPOTENCY_WORKER_H
 #define IDEMPOTENCY_WORKER_H
