@@ -24,8 +24,7 @@ SETTINGS = params_functions setting_types operation_settings settings_row \
 RECORD = record_state place store segment forget_ranges purge work_list open_claims
 CLAIM = answer claim finish status explain accept once run reconcile
 OUTBOX = emit events queue queue_start take ack
-CALLS = limiter breaker retry_budget window call_functions \
-	webhook
+CALLS = limiter breaker retry_budget window call_functions
 WORKER = launcher worker runs
 STATS = counters
 

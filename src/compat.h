@@ -18,7 +18,6 @@
 #include "catalog/pg_database.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
-#include "common/base64.h"
 #include "common/jsonapi.h"
 #include "executor/executor.h"
 #include "fmgr.h"
@@ -54,25 +53,6 @@
 #else
 #define COMPAT_MODULE_MAGIC(module, number) PG_MODULE_MAGIC
 #endif
-
-/* 18: base64 is made of bytes, not of characters */
-#if PG_VERSION_NUM >= 180000
-typedef uint8 CompatByte;
-#else
-typedef char CompatByte;
-#endif
-
-static inline int
-compat_base64_decode(const char *text, int len, uint8 *bytes, int room)
-{
-	return pg_b64_decode(text, len, (CompatByte *) bytes, room);
-}
-
-static inline int
-compat_base64_encode(const uint8 *bytes, int len, char *text, int room)
-{
-	return pg_b64_encode((const CompatByte *) bytes, len, text, room);
-}
 
 /* 17: a BRIN index is read without a snapshot */
 static inline BrinRevmap *

@@ -80,12 +80,101 @@ CREATE VIEW idem_stat_destination WITH (security_barrier) AS SELECT * FROM idem_
 COMMENT ON VIEW idem_stat_destination IS
 'destinations of this database that were called lately, and what the call limiter knows of them: breaker is closed, open or half-open, and recently_succeeded and recently_failed are the calls of the last breaker_window it judges by; in_flight calls are let go and not reported; retries_left is what the retry budget holds, null without one; the other numbers count since the server started, the destination was first called or idem_stat_reset(), rolled back transactions included; destination null counts calls there was no room for, of all databases, which went without limits; empty without shared_preload_libraries';
 
--- Webhooks: computed from the arguments alone.
+-- Webhooks: computed from the arguments alone.  Standard Webhooks 1.0.0, symmetric;
+-- Ed25519 (v1a) is not there.
+--
+-- What comes from the far side can be anything, and anything wrong with it is
+-- answered with false, without saying what.  What is configured here, secrets and
+-- tolerance, raises an error when it is wrong, whatever the request is like, so
+-- that it is found before the first forged one.
+--
+-- Messages never contain secrets, signatures or bodies.
 
+CREATE FUNCTION idem_webhook_sign(id text, "timestamp" text, body bytea, secret text)
+RETURNS text
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	encoding name := CASE getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END;
+	key bytea;
+	block bit(512);
+BEGIN
+	IF id IS NULL OR "timestamp" IS NULL OR body IS NULL OR secret IS NULL THEN
+		RAISE 'idem_webhook_sign needs an id, a timestamp, a body and a secret' USING ERRCODE = 'invalid_parameter_value',
+			HINT = 'A body may be empty.';
+	ELSIF id COLLATE "C" !~ '^[^.]+$' THEN
+		RAISE 'id of a webhook must be neither empty nor contain a point' USING ERRCODE = 'invalid_parameter_value',
+			HINT = 'The point separates it from the timestamp in what is signed.';
+	ELSIF "timestamp" COLLATE "C" !~ '^(0|[1-9][0-9]{0,11})$' THEN
+		RAISE 'timestamp of a webhook must be in whole seconds since 1970' USING ERRCODE = 'invalid_parameter_value',
+			HINT = 'Such as extract(epoch FROM now())::bigint::text.';
+	ELSIF secret COLLATE "C" !~ '^(whsec_)?(?=.)([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$' THEN
+		RAISE 'the secret for webhooks is not one' USING ERRCODE = 'invalid_parameter_value',
+			HINT = 'A secret is base64, usually behind whsec_.';
+	END IF;
+	-- HMAC (RFC 2104): a block of 64 bytes, with 36 and with 5C in each
+	key := decode(regexp_replace(secret COLLATE "C", '^whsec_', ''), 'base64');
+	key := CASE WHEN length(key) > 64 THEN sha256(key) ELSE key END;
+	block := 'x' || rpad(encode(key, 'hex'), 128, '0');
+	RETURN 'v1,' || encode(sha256(substr(bit_send(block # ('x' || repeat('5C', 64))::bit(512)), 5)
+		|| sha256(substr(bit_send(block # ('x' || repeat('36', 64))::bit(512)), 5)
+			|| convert_to(id || '.' || "timestamp" || '.', encoding) || body)), 'base64');
+END
+$$;
+COMMENT ON FUNCTION idem_webhook_sign(text, text, bytea, text) IS
+'Returns the signature of a webhook, for its header webhook-signature: v1, and the HMAC-SHA256 of id.timestamp.body in base64, after Standard Webhooks.
+id: the event''s, the same on every attempt, without a point
+timestamp: of this attempt, in Unix seconds
+body: the bytes that are sent
+secret: base64 with or without whsec_
+Raises 22023 (an argument null, an id empty or with a point, a timestamp not in whole seconds, a secret that is not base64).';
+
+-- All signatures are compared with those by all secrets, digest by digest: nothing is
+-- learned from how long that takes but how many there are.
 CREATE FUNCTION idem_webhook_verify(
 	id text, "timestamp" text, body bytea, signatures text, secrets text[], tolerance interval DEFAULT '5 min')
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'idem_webhook_verify' LANGUAGE C VOLATILE PARALLEL SAFE;
+LANGUAGE plpgsql VOLATILE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	wrong text := CASE WHEN tolerance IS NULL THEN 'must not be null'
+		WHEN extract(month FROM tolerance) <> 0 OR extract(year FROM tolerance) <> 0 THEN 'must not contain months or years'
+		WHEN tolerance > '366000 days' THEN 'is too long'
+		WHEN tolerance < '0' THEN 'must not be negative' END;
+BEGIN
+	IF wrong IS NOT NULL THEN
+		RAISE 'tolerance of function "idem_webhook_verify" %', wrong USING ERRCODE = 'invalid_parameter_value',
+			HINT = 'It says how far the clocks may be apart, and how old a request may be: up to 366000 days.';
+	ELSIF coalesce(cardinality(secrets), 0) = 0 THEN
+		RAISE 'no secret to verify webhooks with' USING ERRCODE = 'invalid_parameter_value',
+			HINT = 'Pass those in use: the old and the new one while they are exchanged.';
+	END IF;
+	SELECT min(s.n) INTO wrong FROM unnest(secrets) WITH ORDINALITY s (secret, n)
+	 WHERE (s.secret COLLATE "C" ~ '^(whsec_)?(?=.)([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$') IS NOT TRUE;
+	IF wrong IS NOT NULL THEN
+		RAISE 'secret % for webhooks is not one', wrong USING ERRCODE = 'invalid_parameter_value',
+			HINT = 'A secret is base64, usually behind whsec_.';
+	END IF;
+	-- the point: else one signature would fit several requests
+	IF id IS NULL OR "timestamp" IS NULL OR body IS NULL OR signatures IS NULL
+		OR id COLLATE "C" !~ '^[^.]+$' OR "timestamp" COLLATE "C" !~ '^(0|[1-9][0-9]{0,11})$'
+	THEN
+		RETURN false;
+	ELSIF abs(extract(epoch FROM clock_timestamp()) - "timestamp"::numeric) > extract(epoch FROM tolerance) THEN
+		RETURN false;
+	END IF;
+	RETURN (
+		WITH expected AS MATERIALIZED (
+			SELECT sha256(@extschema@.idem_webhook_sign(id, "timestamp", body, s.secret)::bytea) AS digest
+			  FROM unnest(secrets) s (secret)
+		)
+		SELECT coalesce(bool_or(sha256(g.given[1]::bytea) = e.digest), false)
+		  FROM expected e, regexp_matches(signatures COLLATE "C", '(?:^| )(v1,[A-Za-z0-9+/]{43}=)(?= |$)', 'g') g (given)
+	);
+END
+$$;
 COMMENT ON FUNCTION idem_webhook_verify(text, text, bytea, text, text[], interval) IS
 'Verifies that a webhook was sent with one of the secrets, unchanged and just now, after Standard Webhooks, scheme v1. Then idem_once() is called with the id, in the transaction that does the work.
 id, timestamp, signatures: the headers webhook-id, webhook-timestamp (Unix seconds) and webhook-signature as received
@@ -94,14 +183,3 @@ secrets: those in use, base64 with or without whsec_
 tolerance: how far the timestamp may lie from now, before or after
 Returns false for whatever is wrong with the request, also a header that is null or an id with a point.
 Raises 22023 (a secret or the tolerance is wrong).';
-
-CREATE FUNCTION idem_webhook_sign(id text, "timestamp" text, body bytea, secret text)
-RETURNS text
-AS 'MODULE_PATHNAME', 'idem_webhook_sign' LANGUAGE C IMMUTABLE PARALLEL SAFE;
-COMMENT ON FUNCTION idem_webhook_sign(text, text, bytea, text) IS
-'Returns the signature of a webhook, for its header webhook-signature: v1, and the HMAC-SHA256 of id.timestamp.body in base64, after Standard Webhooks.
-id: the event''s, the same on every attempt, without a point
-timestamp: of this attempt, in Unix seconds
-body: the bytes that are sent
-secret: base64 with or without whsec_
-Raises 22023 (an argument null, an id empty or with a point, a timestamp not in whole seconds, a secret that is not base64).';
