@@ -61,7 +61,7 @@ claim_refuse(const Call *call, int sqlstate, const char *verb, const char *why,
 	ereport(ERROR,
 			(errcode(sqlstate),
 			 errmsg("cannot %s operation \"%s\"%s: %s", verb,
-					who->operation ? who->operation : EVERY_OPERATION,
+					who->operation ? who->operation : EVERY_NAME,
 					who->key ? psprintf(" (id %s)", identity_text(&who->id)) : "", why),
 			 errhint("%s", hint)));
 	pg_unreachable();

@@ -67,7 +67,7 @@ SQL_FUNCTION(idem_explain_key)
 	row_add(&facts, status.held, Int32GetDatum(status.holder));
 	row_add(&facts, true, JsonbPGetDatum(status.call.policy->settings));
 	row_add(&facts, true, JsonbPGetDatum(settings_row_read(&operation_settings, status.call.who.operation)->settings));
-	row_add(&facts, true, JsonbPGetDatum(settings_row_read(&operation_settings, EVERY_OPERATION)->settings));
+	row_add(&facts, true, JsonbPGetDatum(settings_row_read(&operation_settings, EVERY_NAME)->settings));
 	row_add(&facts, listed, Int32GetDatum(work.tries));
 	row_add_time(&facts, work.due_at);
 	if (status.found == PROBE_ROW)

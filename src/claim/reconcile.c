@@ -168,7 +168,7 @@ SQL_FUNCTION(idem_list)
 		call_begin_operation(&call, PG_GETARG_TEXT_PP(1), listing.is_monitor);
 	if (!PG_ARGISNULL(0) || guc_principal[0] != '\0' || !sees_all)
 		principal = access_principal(ARG_TEXT(0), call.who.operation ?
-									 call.who.operation : EVERY_OPERATION);
+									 call.who.operation : EVERY_NAME);
 
 	claim_entries_begin(&listing, fcinfo, false);
 	work_scan_add(listing.scan, 0, call.who.operation, principal, NEVER);
@@ -354,12 +354,12 @@ REQUEST_FUNCTION(idem_reconcile, "reconcile")
 	if (!PG_ARGISNULL(0))
 		call_begin_operation(&call, PG_GETARG_TEXT_PP(0), false);
 	else
-		call.policy = policy_get(EVERY_OPERATION);
+		call.policy = policy_get(EVERY_NAME);
 	most = Min(claim_max_records(fcinfo, 1, "idem_reconcile"), MOST_AT_ONCE);
 	call_require_writable("idem_reconcile()");
 	if (!PG_ARGISNULL(2))
 		reconcile.lease = setting_microseconds(PG_GETARG_INTERVAL_P(2), "lease", "operation",
-											   call.who.operation ? call.who.operation : EVERY_OPERATION, NULL);
+											   call.who.operation ? call.who.operation : EVERY_NAME, NULL);
 	if (reconcile.lease == 0)
 		REFUSE_ARGUMENT(errmsg("lease of idem_reconcile must be longer than zero"),
 						errhint("Pass how long the records are to be kept from other reconcilers."));

@@ -36,7 +36,7 @@ access_principal(text *principal, const char *operation)
 }
 
 /* Raises 42501, with one text for all reasons: it says nothing about the key. */
-static void
+pg_noreturn static void
 refuse_caller(const char *operation)
 {
 	ereport(ERROR,
@@ -50,23 +50,13 @@ refuse_caller(const char *operation)
 static char *
 json_member(const char *json, const char *name, const char *operation)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	Jsonb	   *volatile object = NULL;
+	Datum		object;
 	JsonbValue	value;
 
-	PG_TRY();
-	{
-		object = json_parse(json);
-	}
-	PG_CATCH();
-	{
-		/* always ends in another error, so nothing needs to be undone */
-		MemoryContextSwitchTo(caller);
-		FlushErrorState();
+	if (!setting_parse(jsonb_in, json, &object))
 		refuse_caller(operation);
-	}
-	PG_END_TRY();
-	if (!JB_ROOT_IS_OBJECT(object) || !json_find(object, name, &value))
+	if (!JB_ROOT_IS_OBJECT(DatumGetJsonbP(object)) ||
+		!json_find(DatumGetJsonbP(object), name, &value))
 		return NULL;
 	return json_scalar_text(&value);
 }

@@ -34,9 +34,9 @@ begin_with_operation(Call *call, text *operation)
 	memset(&call->who, 0, sizeof(call->who));
 	call->who.operation = require_text(operation, "operation", NULL);
 	identity_check_text(call->who.operation, "operation");
-	if (strcmp(call->who.operation, EVERY_OPERATION) == 0)
+	if (strcmp(call->who.operation, EVERY_NAME) == 0)
 		REFUSE_ARGUMENT(errmsg("operation \"%s\" stands for all operations and has no keys",
-							   EVERY_OPERATION),
+							   EVERY_NAME),
 						errhint("Name the operation."));
 	call->policy = policy_get(call->who.operation);
 	request_about(call);

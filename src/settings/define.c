@@ -53,7 +53,7 @@ check_together(const char *operation, const Policy *policy)
 						errhint("Give a shorter lease, or define a longer max_lease with it."));
 }
 
-/* Adds the horizon a row had until now to its past, which policy.c reads. */
+/* Adds the horizon a row had until now to its past, which operation_settings.c reads. */
 static void
 end_horizon(SettingsRow *row, int64 length)
 {
@@ -98,7 +98,7 @@ follow_everyone(Relation rel, Jsonb *old, Jsonb *new)
 		InForce		before = {.own = row,.everyone = old};
 		InForce		after = {.own = row,.everyone = new};
 
-		if (strcmp(row->name, EVERY_OPERATION) == 0 || subtransaction_try(understand, &before))
+		if (strcmp(row->name, EVERY_NAME) == 0 || subtransaction_try(understand, &before))
 			continue;
 		understand(&after);
 		follow(rel, row, &before, &after, false);
@@ -113,9 +113,9 @@ follow_everyone(Relation rel, Jsonb *old, Jsonb *new)
 void
 operation_store(Relation rel, SettingsRow *row, Jsonb *settings)
 {
-	bool		everyone = strcmp(row->name, EVERY_OPERATION) == 0;
+	bool		everyone = strcmp(row->name, EVERY_NAME) == 0;
 	SettingsRow *defaults = everyone ? NULL :
-	settings_row_read(&operation_settings, EVERY_OPERATION);
+	settings_row_read(&operation_settings, EVERY_NAME);
 	SettingsRow old = *row;
 	InForce		before = {.own = &old,.everyone = defaults ? defaults->settings : NULL};
 	InForce		after = {.own = row,.everyone = before.everyone};
@@ -155,20 +155,20 @@ settings_name(const SettingsKind *kind, text *value)
 }
 
 static void
-refuse_unless_setting(const char *name, const SettingsOf *of)
+refuse_unless_setting(const char *name, const SettingsKind *kind, const char *of)
 {
-	for (int i = 0; i < of->kind->n; i++)
+	for (int i = 0; i < kind->n; i++)
 	{
-		if (strcmp(of->kind->settings[i].name, name) == 0)
+		if (strcmp(kind->settings[i].name, name) == 0)
 			return;
 	}
 	REFUSE_ARGUMENT(errmsg("there is no setting \"%s\" for %s \"%s\"",
-						   name, of->kind->noun, of->name),
-					errhint("%s() shows all settings.", of->kind->shown_by));
+						   name, kind->noun, of),
+					errhint("%s() shows all settings.", kind->shown_by));
 }
 
 static void
-refuse_unknown_members(Jsonb *given, const SettingsOf *of)
+refuse_unknown_members(Jsonb *given, const SettingsKind *kind, const char *of)
 {
 	JsonbIterator *it;
 	JsonbIteratorToken token;
@@ -176,18 +176,18 @@ refuse_unknown_members(Jsonb *given, const SettingsOf *of)
 
 	if (!JB_ROOT_IS_OBJECT(given))
 		REFUSE_ARGUMENT(errmsg("settings of %s \"%s\" must be a JSON object",
-							   of->kind->noun, of->name),
-						errhint("Pass an object such as %s.", of->kind->example));
+							   kind->noun, of),
+						errhint("Pass an object such as %s.", kind->example));
 	it = JsonbIteratorInit(&given->root);
 	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
-			refuse_unless_setting(json_scalar_text(&value), of);
+			refuse_unless_setting(json_scalar_text(&value), kind, of);
 	}
 }
 
 static void
-refuse_unknown_names(ArrayType *names, const SettingsOf *of)
+refuse_unknown_names(ArrayType *names, const SettingsKind *kind, const char *of)
 {
 	Datum	   *elements;
 	bool	   *nulls;
@@ -195,16 +195,16 @@ refuse_unknown_names(ArrayType *names, const SettingsOf *of)
 
 	if (ARR_NDIM(names) > 1)
 		REFUSE_ARGUMENT(errmsg("names of settings of %s \"%s\" must be a list of one dimension",
-							   of->kind->noun, of->name),
+							   kind->noun, of),
 						errhint("Pass names such as {retention,guard}."));
 	deconstruct_array(names, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, &count);
 	for (int i = 0; i < count; i++)
 	{
 		if (nulls[i])
 			REFUSE_ARGUMENT(errmsg("names of settings of %s \"%s\" must not be null",
-								   of->kind->noun, of->name),
+								   kind->noun, of),
 							errhint("Pass names, or NULL instead of the array for all settings."));
-		refuse_unless_setting(TextDatumGetCString(elements[i]), of);
+		refuse_unless_setting(TextDatumGetCString(elements[i]), kind, of);
 	}
 }
 
@@ -214,17 +214,16 @@ refuse_unknown_names(ArrayType *names, const SettingsOf *of)
  * Raises 22023, 25006.
  */
 static void
-change_settings(const SettingsOf *of, Jsonb *given, ArrayType *undefined,
-				const char *function)
+change_settings(const SettingsKind *kind, const char *name, Jsonb *given,
+				ArrayType *undefined, const char *function)
 {
-	const SettingsKind *kind = of->kind;
 	Relation	rel;
 	SettingsRow *row;
 	Jsonb	   *after;
 
 	call_require_writable(function);
 	rel = catalog_open(kind->table, ShareRowExclusiveLock);
-	row = settings_row_read(kind, of->name);
+	row = settings_row_read(kind, name);
 	if (given)
 		after = json_concatenate(row->settings, given);
 	else if (undefined)
@@ -242,25 +241,25 @@ change_settings(const SettingsOf *of, Jsonb *given, ArrayType *undefined,
 void
 settings_define(FunctionCallInfo fcinfo, const SettingsKind *kind, const char *function)
 {
-	SettingsOf	of = {kind, settings_name(kind, ARG_TEXT(0))};
+	char	   *name = settings_name(kind, ARG_TEXT(0));
 
 	if (PG_ARGISNULL(1))
-		REFUSE_ARGUMENT(errmsg("settings of %s \"%s\" must not be null", kind->noun, of.name),
+		REFUSE_ARGUMENT(errmsg("settings of %s \"%s\" must not be null", kind->noun, name),
 						errhint("Pass an object such as %s.", kind->example));
-	refuse_unknown_members(PG_GETARG_JSONB_P(1), &of);
-	change_settings(&of, PG_GETARG_JSONB_P(1), NULL, function);
+	refuse_unknown_members(PG_GETARG_JSONB_P(1), kind, name);
+	change_settings(kind, name, PG_GETARG_JSONB_P(1), NULL, function);
 }
 
 /* Takes away what they say: the name, and the names of settings. */
 void
 settings_undefine(FunctionCallInfo fcinfo, const SettingsKind *kind, const char *function)
 {
-	SettingsOf	of = {kind, settings_name(kind, ARG_TEXT(0))};
+	char	   *name = settings_name(kind, ARG_TEXT(0));
 	ArrayType  *names = PG_ARGISNULL(1) ? NULL : PG_GETARG_ARRAYTYPE_P(1);
 
 	if (names)
-		refuse_unknown_names(names, &of);
-	change_settings(&of, NULL, names, function);
+		refuse_unknown_names(names, kind, name);
+	change_settings(kind, name, NULL, names, function);
 }
 
 /* idem_define(operation, settings) */

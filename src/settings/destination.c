@@ -45,50 +45,38 @@ static const Setting settings[] = {
 	{"skip_dead_head", "true", setting_boolean, AT(skip_dead_head), REFUSE_NULL, 0},
 };
 
+static SettingsCache destinations = {NULL};
+
+static void *load_destination(Jsonb *effective, const SettingsRow *own);
 static void destination_store(Relation rel, SettingsRow *row, Jsonb *settings);
 
 static const SettingsKind destination_settings = {
 	"destination", "idem_destination_policy", "{\"max_attempts\": 10}",
-	settings, lengthof(settings), TABLE_DESTINATION, 2, destination_store
+	settings, lengthof(settings), TABLE_DESTINATION, 2, &destinations,
+	load_destination, destination_store
 };
 
 /* Returns what effective settings mean.  Raises 22023 for a wrong value. */
-static Destination *
-parse(const char *name, Jsonb *effective)
+static void *
+load_destination(Jsonb *effective, const SettingsRow *own)
 {
 	Destination *destination = palloc0(sizeof(Destination));
-	SettingsOf	of = {&destination_settings, name};
 
-	destination->name = pstrdup(name);
-	destination->settings = DatumGetJsonbPCopy(JsonbPGetDatum(effective));
-	settings_read(destination->settings, destination, &of);
-	return destination;
-}
-
-static void *
-load_destination(const char *name, MemoryContext context)
-{
-	SettingsRow *everyone = settings_row_read(&destination_settings, EVERY_DESTINATION);
-	SettingsRow *own = settings_row_read(&destination_settings, name);
-	Jsonb	   *effective = settings_overlay(&destination_settings, everyone->settings, own->settings);
-	MemoryContext old = MemoryContextSwitchTo(context);
-	Destination *destination = parse(name, effective);
-
+	destination->name = pstrdup(own->name);
 	destination->defined = own->stored;
-	MemoryContextSwitchTo(old);
+	destination->settings = effective;
+	settings_read(effective, destination, &destination_settings, own->name);
 	return destination;
 }
-
-static SettingsCache destinations = {TABLE_DESTINATION, load_destination, NULL};
 
 /*
- * Returns the destination of that name, defined or not, valid until the
- * current memory context is reset.  settings_name() must have checked the name.
+ * Returns the destination of that name, defined or not, valid as by
+ * settings_get().  settings_name() must have checked the name.
  */
 const Destination *
 destination_get(const char *name)
 {
-	return settings_cache_get(&destinations, name);
+	return settings_get(&destination_settings, name);
 }
 
 /* Returns a name as settings_name() does; raises 22023 for * too. */
@@ -97,7 +85,7 @@ destination_called(text *value)
 {
 	char	   *name = settings_name(&destination_settings, value);
 
-	if (strcmp(name, EVERY_DESTINATION) == 0)
+	if (strcmp(name, EVERY_NAME) == 0)
 		REFUSE_ARGUMENT(errmsg("destination \"%s\" stands for the defaults of all", name),
 						errhint("Name the one destination that is called."));
 	return name;
@@ -118,7 +106,7 @@ destination_check_role(const Destination *destination)
 static void
 destination_store(Relation rel, SettingsRow *row, Jsonb *settings)
 {
-	(void) parse(row->name, settings_overlay(&destination_settings, NULL, settings));
+	(void) load_destination(settings_overlay(&destination_settings, NULL, settings), row);
 	row->settings = settings;
 	settings_row_write(rel, &destination_settings, row);
 }

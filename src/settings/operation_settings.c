@@ -1,6 +1,7 @@
 /*
  * operation_settings.c
- *	  The settings of an operation: their names, defaults, and meaning.
+ *	  The settings of an operation: their names, defaults, and meaning, its
+ *	  policy.
  *
  * Settings travel as one jsonb object.  The built-in defaults are such an
  * object too, so there is one way to read a value, wherever it came from.
@@ -8,7 +9,10 @@
  */
 #include "postgres.h"
 
+#include "utils/builtins.h"
+
 #include "settings/settings.h"
+#include "stats/stats.h"
 
 static void
 read_on_lease_expiry(const SettingValue *given)
@@ -64,9 +68,13 @@ static const Setting settings[] = {
 	{"wait", "\"0\"", setting_interval, AT(wait), REFUSE_NULL, 0},
 };
 
+static SettingsCache policies = {NULL};
+
+static void *load_policy(Jsonb *effective, const SettingsRow *own);
+
 const SettingsKind operation_settings = {
 	"operation", "idem_policy", "{\"retention\": \"7 days\"}",
-	settings, lengthof(settings), TABLE_POLICY, 3, operation_store
+	settings, lengthof(settings), TABLE_POLICY, 3, &policies, load_policy, operation_store
 };
 
 /*
@@ -127,12 +135,10 @@ Policy *
 settings_parse(Jsonb *effective, const char *operation)
 {
 	Policy	   *policy = palloc0(sizeof(Policy));
-	SettingsOf	of = {&operation_settings, operation};
-	Jsonb	   *normalisation;
+	Jsonb	   *normalisation = settings_normalisation(effective);
 
-	settings_read(effective, policy, &of);
+	settings_read(effective, policy, &operation_settings, operation);
 	policy->settings = effective;
-	normalisation = settings_normalisation(effective);
 	policy->normalisation_version = settings_normalisation_version(normalisation);
 	if (normalisation)
 		policy->normalisation = normalisation_compile(normalisation, operation);
@@ -145,4 +151,75 @@ settings_horizon(const Policy *policy)
 {
 	return policy->retention == NO_LIMIT ? NO_LIMIT :
 		policy->retention + policy->guard;
+}
+
+static int64
+integer_member(JsonbContainer *object, const char *name, int64 when_null)
+{
+	JsonbValue	value;
+
+	if (getKeyJsonValueFromContainer(object, name, strlen(name), &value) == NULL ||
+		value.type != jbvNumeric)
+		return when_null;
+	return DatumGetInt64(DirectFunctionCall1(numeric_int8, NumericGetDatum(value.val.numeric)));
+}
+
+/* Reads the stored horizons, an array of objects with until and length. */
+static void
+read_horizons(Policy *policy, Jsonb *stored)
+{
+	policy->n_horizons = JB_ROOT_COUNT(stored);
+	policy->horizons = palloc(policy->n_horizons * sizeof(Horizon));
+	for (int i = 0; i < policy->n_horizons; i++)
+	{
+		JsonbValue *value = getIthJsonbValueFromContainer(&stored->root, i);
+
+		if (value->type != jbvBinary || !JsonContainerIsObject(value->val.binary.data))
+			elog(ERROR, "unexpected form of stored horizons");
+		policy->horizons[i].until = integer_member(value->val.binary.data, "until", NEVER);
+		policy->horizons[i].length = integer_member(value->val.binary.data, "length", NO_LIMIT);
+	}
+}
+
+static void *
+load_policy(Jsonb *effective, const SettingsRow *own)
+{
+	Policy	   *policy = settings_parse(effective, own->name);
+
+	read_horizons(policy, own->horizons);
+	policy->counters = counters_of(own->name, own->stored);
+	return policy;
+}
+
+/*
+ * Returns the policy of an operation, valid as by settings_get().  Raises 22023
+ * if the name is too long for an operation.
+ */
+const Policy *
+policy_get(const char *operation)
+{
+	if (strlen(operation) > IDEM_TEXT_MAX * 4)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the name of an operation must not be longer than %d bytes",
+						IDEM_TEXT_MAX)));
+	return settings_get(&operation_settings, operation);
+}
+
+/*
+ * Returns the normalisation of that version, which a record of the operation
+ * was hashed under; NULL for version 0.  Raises XX001 if it is gone.
+ */
+const Normalisation *
+policy_normalisation_version(int64 version, const char *operation)
+{
+	Jsonb	   *settings = version == 0 ? NULL : settings_row_version(version);
+
+	if (version != 0 && settings == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("normalisation settings " INT64_FORMAT " of a record of operation \"%s\" are missing",
+						version, operation),
+				 errhint("They were deleted by hand. Restore them from a backup, or give the operation the settings it had then once more with idem_define(), which stores them.")));
+	return settings ? normalisation_compile(settings, operation) : NULL;
 }

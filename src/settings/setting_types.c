@@ -22,8 +22,8 @@ void
 setting_refuse(const SettingValue *given, const char *expected)
 {
 	REFUSE_ARGUMENT(errmsg("setting \"%s\" of %s \"%s\" must be %s", given->setting->name,
-						   given->of->kind->noun, given->of->name, expected),
-					errhint("%s() shows the settings in force.", given->of->kind->shown_by));
+						   given->kind->noun, given->name, expected),
+					errhint("%s() shows the settings in force.", given->kind->shown_by));
 }
 
 /*
@@ -84,6 +84,31 @@ has_units(const char *interval)
 }
 
 /*
+ * Stores what an input function makes of a string; false if it raises.  The
+ * caller must raise an error then: nothing is undone.
+ */
+bool
+setting_parse(PGFunction input, const char *string, Datum *value)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	volatile bool good = true;
+
+	PG_TRY();
+	{
+		*value = DirectFunctionCall3(input, CStringGetDatum(string),
+									 ObjectIdGetDatum(InvalidOid), Int32GetDatum(-1));
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(caller);
+		FlushErrorState();
+		good = false;
+	}
+	PG_END_TRY();
+	return good;
+}
+
+/*
  * Reads an interval in its input syntax, in which a number without a unit would
  * be seconds.  Raises 22023 for one that is not zero, and instead of what
  * interval_in raises.
@@ -91,31 +116,19 @@ has_units(const char *interval)
 static Interval *
 parse_interval(const SettingValue *given)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	Interval   *volatile span = NULL;
+	Datum		value;
+	Interval   *span;
 	char	   *string;
 
 	if (given->value->type != jbvString)
 		setting_refuse(given, "an interval, written as a string");
 	string = json_scalar_text(given->value);
-	PG_TRY();
-	{
-		span = DatumGetIntervalP(DirectFunctionCall3(interval_in,
-													 CStringGetDatum(string),
-													 ObjectIdGetDatum(InvalidOid),
-													 Int32GetDatum(-1)));
-	}
-	PG_CATCH();
-	{
-		/* always ends in another error, so nothing needs to be undone */
-		MemoryContextSwitchTo(caller);
-		FlushErrorState();
+	if (!setting_parse(interval_in, string, &value))
 		setting_refuse(given, "an interval such as \"24 hours\"");
-	}
-	PG_END_TRY();
+	span = DatumGetIntervalP(value);
 	if ((span->time != 0 || span->day != 0 || span->month != 0) && !has_units(string))
 		REFUSE_ARGUMENT(errmsg("setting \"%s\" of %s \"%s\" must be an interval with a unit",
-							   given->setting->name, given->of->kind->noun, given->of->name),
+							   given->setting->name, given->kind->noun, given->name),
 						errhint("Write \"24 hours\" or \"24 s\": a number alone would be seconds."));
 	return span;
 }
@@ -125,7 +138,7 @@ setting_interval(const SettingValue *given)
 {
 	int64		length = setting_microseconds(parse_interval(given),
 											  psprintf("setting \"%s\"", given->setting->name),
-											  given->of->kind->noun, given->of->name, NULL);
+											  given->kind->noun, given->name, NULL);
 
 	if (length < given->setting->least)
 		setting_refuse(given, "longer than zero");
@@ -248,13 +261,13 @@ settings_overlay(const SettingsKind *kind, Jsonb *everyone, Jsonb *own)
 
 /* Reads settings into target, which is zero.  Raises 22023 for a wrong value. */
 void
-settings_read(Jsonb *effective, void *target, const SettingsOf *of)
+settings_read(Jsonb *effective, void *target, const SettingsKind *kind, const char *name)
 {
-	for (int i = 0; i < of->kind->n; i++)
+	for (int i = 0; i < kind->n; i++)
 	{
-		const Setting *setting = &of->kind->settings[i];
+		const Setting *setting = &kind->settings[i];
 		JsonbValue	value;
-		SettingValue given = {setting, of, &value, (char *) target + setting->offset};
+		SettingValue given = {setting, kind, name, &value, (char *) target + setting->offset};
 
 		if (!json_find(effective, setting->name, &value))
 			elog(ERROR, "setting \"%s\" is missing", setting->name);

@@ -32,6 +32,17 @@ typedef struct SettingsRow
 	ItemPointerData tid;
 } SettingsRow;
 
+/* The name whose settings are the defaults of all. */
+#define EVERY_NAME "*"
+
+/* What has been read: see settings_cache.c. */
+typedef struct SettingsCache
+{
+	MemoryContext context;		/* NULL = nothing yet */
+	struct HTAB *entries;
+	TimestampTz used_in;		/* when the last transaction to look began */
+} SettingsCache;
+
 /* What has settings: operations or destinations. */
 typedef struct SettingsKind
 {
@@ -42,23 +53,21 @@ typedef struct SettingsKind
 	int			n;
 	Table		table;			/* that stores them */
 	int			columns;		/* of it; with horizons 3 */
+	SettingsCache *cache;
+
+	/* returns what they mean; own is what is stored, if anything */
+	void	   *(*load) (Jsonb *effective, const SettingsRow *own);
 
 	/* stores new settings in that table, which is locked against others */
 	void		(*store) (Relation rel, SettingsRow *row, Jsonb *settings);
 } SettingsKind;
 
-/* Whose settings they are. */
-typedef struct SettingsOf
-{
-	const SettingsKind *kind;
-	const char *name;
-} SettingsOf;
-
 /* A value to be read, which is not null. */
 struct SettingValue
 {
 	const Setting *setting;
-	const SettingsOf *of;
+	const SettingsKind *kind;
+	const char *name;			/* of what has the setting */
 	const JsonbValue *value;
 	void	   *member;
 };
@@ -78,8 +87,12 @@ extern void setting_string(const SettingValue *given);
 extern void setting_role(const SettingValue *given);
 extern void setting_pointer(const SettingValue *given);
 extern int	setting_one_of(const SettingValue *given, const char *const *words, int n);
+extern bool setting_parse(PGFunction input, const char *string, Datum *value);
+extern int64 setting_microseconds(const Interval *span, const char *what, const char *kind,
+								  const char *name, const pg_uuid_t *id);
 extern Jsonb *settings_overlay(const SettingsKind *kind, Jsonb *everyone, Jsonb *own);
-extern void settings_read(Jsonb *effective, void *target, const SettingsOf *of);
+extern void settings_read(Jsonb *effective, void *target, const SettingsKind *kind,
+						  const char *name);
 
 /* settings_row.c */
 extern SettingsRow *settings_row_read(const SettingsKind *kind, const char *name);
@@ -90,16 +103,7 @@ extern Jsonb *settings_row_version(int64 version);
 extern void settings_row_keep_version(Jsonb *normalisation);
 
 /* settings_cache.c */
-typedef struct SettingsCache
-{
-	Table		table;			/* whose changes make values outdated */
-
-	/* returns the value, allocated in context */
-	void	   *(*load) (const char *name, MemoryContext context);
-	struct HTAB *entries;		/* NULL at first */
-} SettingsCache;
-
-extern const void *settings_cache_get(SettingsCache *cache, const char *name);
+extern const void *settings_get(const SettingsKind *kind, const char *name);
 
 /*----
  * Policy.
@@ -197,21 +201,12 @@ extern const char *request_header(const char *name);
 
 /* operation_settings.c */
 extern const SettingsKind operation_settings;
+extern const Policy *policy_get(const char *operation);
+extern const Normalisation *policy_normalisation_version(int64 version, const char *operation);
 extern Policy *settings_parse(Jsonb *effective, const char *operation);
 extern Jsonb *settings_normalisation(Jsonb *effective);
 extern int64 settings_normalisation_version(Jsonb *normalisation);
 extern int64 settings_horizon(const Policy *policy);
-
-/* setting_types.c */
-extern int64 setting_microseconds(const Interval *span, const char *what, const char *kind,
-								  const char *name, const pg_uuid_t *id);
-
-/* The operation whose settings are the defaults of all. */
-#define EVERY_OPERATION "*"
-
-/* policy.c */
-extern const Policy *policy_get(const char *operation);
-extern const Normalisation *policy_normalisation_version(int64 version, const char *operation);
 
 /*
  * How the setting "principal_setting" binds the caller of a function.  A worker
@@ -252,9 +247,6 @@ extern void call_check_key(const Call *call);
 extern void call_require_writable(const char *function);
 extern void call_refuse_unless_writable(const char *verb, const Identity *who);
 extern void call_check_size(const Call *call, Datum outcome, const char *what);
-
-/* The destination whose settings are the defaults of all. */
-#define EVERY_DESTINATION "*"
 
 /* The settings of a destination; intervals in microseconds. */
 typedef struct Destination

@@ -1,7 +1,6 @@
 /*
  * settings_cache.c
- *	  What settings mean, kept for the session: of operations, destinations
- *	  and versions of the normalisation.
+ *	  What settings mean, kept for the session.
  *
  * A change of settings sends a relcache invalidation for their table when it
  * commits; every look-up takes in invalidations first, so that a change acts
@@ -10,15 +9,16 @@
  * A value is used while other code runs: a claim holds its policy while it
  * waits, while idem_run() runs the caller's function, and while a row with
  * hundreds of calls is computed.  Each of them may take in an invalidation or
- * fill the cache.  Therefore a value is pinned by the memory context that was
- * current when it was handed out, and freed once it is neither cached nor
- * pinned.  Errors need no care: they reset the context.
+ * fill the cache.  Therefore a value lives to the end of the transaction, at
+ * least: what is outdated before goes to the transaction's memory, and what a
+ * full cache has no room for to the caller's.
  *
  * With IDEMPOTENCY_DISCARD_SETTINGS defined every look-up empties the cache;
  * see test/README.md.
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
@@ -27,132 +27,82 @@
 /* Values kept; a caller that makes names up must not eat memory. */
 #define MAX_CACHED 256
 
-/* Lives in its own context, like all of its value. */
-typedef struct CachedSettings
-{
-	MemoryContext context;
-	void	   *value;
-	int			pins;
-	bool		is_cached;		/* there is an entry for it */
-	MemoryContext pinned_by;	/* the last to do so; NULL = reset since */
-} CachedSettings;
-
 typedef struct CacheEntry
 {
 	char		name[IDEM_TEXT_MAX * 4 + 32];	/* hash key */
-	CachedSettings *cached;
+	void	   *value;
 } CacheEntry;
 
-typedef struct SettingsPin
-{
-	MemoryContextCallback callback;
-	CachedSettings *cached;
-	MemoryContext by;
-} SettingsPin;
-
 static void
-free_unless_used(CachedSettings *cached)
+begin_cache(SettingsCache *cache)
 {
-	if (!cached->is_cached && cached->pins == 0)
-		MemoryContextDelete(cached->context);
-}
+	HASHCTL		ctl = {.keysize = sizeof(((CacheEntry *) NULL)->name),.entrysize = sizeof(CacheEntry)};
 
-static void
-unpin(void *arg)
-{
-	SettingsPin *pin = arg;
-
-	Assert(pin->cached->pins > 0);
-	pin->cached->pins--;
-	if (pin->cached->pinned_by == pin->by)
-		pin->cached->pinned_by = NULL;
-	free_unless_used(pin->cached);
-}
-
-/* Keeps a value as long as the current memory context. */
-static void
-pin(CachedSettings *cached)
-{
-	SettingsPin *pin;
-
-	if (cached->pinned_by == CurrentMemoryContext)
-		return;
-	pin = palloc(sizeof(SettingsPin));
-	pin->callback.func = unpin;
-	pin->callback.arg = pin;
-	pin->cached = cached;
-	pin->by = CurrentMemoryContext;
-	cached->pins++;
-	cached->pinned_by = CurrentMemoryContext;
-	MemoryContextRegisterResetCallback(CurrentMemoryContext, &pin->callback);
-}
-
-static void
-discard_all(SettingsCache *cache)
-{
-	HASH_SEQ_STATUS scan;
-	CacheEntry *entry;
-
-	hash_seq_init(&scan, cache->entries);
-	while ((entry = hash_seq_search(&scan)) != NULL)
-	{
-		CachedSettings *cached = entry->cached;
-
-		hash_search(cache->entries, entry->name, HASH_REMOVE, NULL);
-		cached->is_cached = false;
-		free_unless_used(cached);
-	}
+	cache->context = AllocSetContextCreate(TopMemoryContext, "idempotency settings",
+										   ALLOCSET_SMALL_SIZES);
+	ctl.hcxt = cache->context;
+	cache->entries = hash_create("idempotency settings", 16, &ctl,
+								 HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
 }
 
 /* Returns a new value, which is cached only when complete: loading may raise. */
-static CachedSettings *
-load(SettingsCache *cache, const char *name)
+static void *
+load(const SettingsKind *kind, const char *name)
 {
-	/* sizes that AllocSetDelete() returns to malloc */
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "idempotency settings",
-												  0, 2 * 1024, 16 * 1024);
-	CachedSettings *cached = MemoryContextAllocZero(context, sizeof(CachedSettings));
-	CacheEntry *entry;
+	SettingsCache *cache = kind->cache;
+	SettingsRow *everyone = settings_row_read(kind, EVERY_NAME);
+	SettingsRow *own = settings_row_read(kind, name);
+	Jsonb	   *effective = settings_overlay(kind, everyone->settings, own->settings);
 
-	cached->context = context;
-	cached->value = cache->load(name, context);
-	entry = hash_search(cache->entries, name, HASH_ENTER, NULL);
-	MemoryContextSetParent(context, TopMemoryContext);
-	cached->is_cached = true;
-	entry->cached = cached;
-	return cached;
+	/* sizes that AllocSetDelete() returns to malloc */
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "idempotency settings",
+												  0, 2 * 1024, 16 * 1024);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	void	   *value;
+
+	/* an operation took over everyone's horizons when it was defined */
+	if (!own->stored)
+		own->horizons = everyone->horizons;
+	value = kind->load(DatumGetJsonbPCopy(JsonbPGetDatum(effective)), own);
+	MemoryContextSwitchTo(old);
+	if (hash_get_num_entries(cache->entries) < MAX_CACHED)
+	{
+		CacheEntry *entry = hash_search(cache->entries, name, HASH_ENTER, NULL);
+
+		entry->value = value;
+		MemoryContextSetParent(context, cache->context);
+	}
+	return value;
 }
 
 /*
  * Returns what the settings of that name mean, valid until the current memory
- * context is reset.  Raises what loading them raises.
+ * context is reset or the transaction ends.  Raises what loading them raises.
  */
 const void *
-settings_cache_get(SettingsCache *cache, const char *name)
+settings_get(const SettingsKind *kind, const char *name)
 {
+	SettingsCache *cache = kind->cache;
+	TimestampTz transaction = GetCurrentTransactionStartTimestamp();
+	bool		outdated = catalog_changed(kind->table);
 	CacheEntry *entry;
-	CachedSettings *cached;
-	bool		changed;
 
 	Assert(strlen(name) < sizeof(entry->name));
-	if (cache->entries == NULL)
-	{
-		HASHCTL		ctl;
-
-		ctl.keysize = sizeof(entry->name);
-		ctl.entrysize = sizeof(CacheEntry);
-		cache->entries = hash_create("idempotency settings", 16, &ctl,
-									 HASH_ELEM | HASH_STRINGS);
-	}
-	changed = catalog_changed(cache->table);
 #ifdef IDEMPOTENCY_DISCARD_SETTINGS
-	changed = true;
+	outdated = true;
 #endif
-	if (changed || hash_get_num_entries(cache->entries) >= MAX_CACHED)
-		discard_all(cache);
+	/* what earlier transactions filled it with is in use no more */
+	if (cache->context && cache->used_in != transaction &&
+		hash_get_num_entries(cache->entries) >= MAX_CACHED)
+		outdated = true;
+	cache->used_in = transaction;
+	if (cache->context && outdated)
+	{
+		MemoryContextSetParent(cache->context, TopTransactionContext);
+		cache->context = NULL;
+	}
+	if (cache->context == NULL)
+		begin_cache(cache);
 	entry = hash_search(cache->entries, name, HASH_FIND, NULL);
-	cached = entry ? entry->cached : load(cache, name);
-	pin(cached);
-	return cached->value;
+	return entry ? entry->value : load(kind, name);
 }
