@@ -15,6 +15,50 @@ COMMENT ON FUNCTION idempotency_internal.check_table(text) IS
 name: of the table, without its schema
 Raises 42809 (altered), 55000 (missing).';
 
+CREATE FUNCTION idempotency_internal.refuse_table(altered regclass, types oid[], is_shard boolean)
+RETURNS void
+LANGUAGE plpgsql STABLE
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	last CONSTANT int := cardinality(types) + is_shard::int;
+	key CONSTANT text := (SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = altered AND (attnum = 1 OR is_shard AND attnum = last));
+	anew CONSTANT text := 'Restore the table from a backup, or drop and create the extension, which forgets all records.';
+	fault record;
+BEGIN
+	SELECT f.what, coalesce(v.cure, f.cure) AS cure INTO fault FROM pg_class c
+	 CROSS JOIN LATERAL (
+		SELECT 1, 0::bigint, 'it is not a plain table', anew WHERE c.relkind <> 'r'
+		UNION ALL SELECT 2, 0, 'it does not use the heap access method', format('ALTER TABLE %s SET ACCESS METHOD heap.', altered) WHERE c.relam <> (SELECT oid FROM pg_am WHERE amname = 'heap')
+		UNION ALL SELECT 3, 0, 'a crash would empty it', format('ALTER TABLE %s SET LOGGED.', altered) WHERE c.relpersistence <> 'p'
+		UNION ALL SELECT 4, 0, format('it has a trigger "%s"', tgname), format('DROP TRIGGER %I ON %s.', tgname, altered) FROM pg_trigger WHERE tgrelid = altered AND NOT tgisinternal
+		UNION ALL SELECT 5, 0, format('constraint "%s" needs triggers on it', conname), format('ALTER TABLE %s DROP CONSTRAINT %I.', conrelid::regclass, conname)
+			FROM pg_trigger t JOIN pg_constraint k ON k.oid = tgconstraint WHERE tgrelid = altered
+		UNION ALL SELECT 6, 0, 'it is a partition', format('ALTER TABLE %s DETACH PARTITION %s.', inhparent::regclass, altered) FROM pg_inherits WHERE inhrelid = altered AND c.relispartition
+		UNION ALL SELECT 7, inhrelid::bigint, 'other tables inherit from it', format('ALTER TABLE %s NO INHERIT %s.', inhrelid::regclass, altered) FROM pg_inherits WHERE inhparent = altered
+		UNION ALL SELECT 8, 0, 'its columns differ', anew FROM generate_series(1, last) n
+			WHERE NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = altered AND attnum = n AND NOT attisdropped AND atttypid = coalesce(types[n], atttypid))
+		UNION ALL SELECT 9, attnum, format('it has a column "%s"', attname), format('ALTER TABLE %s DROP COLUMN %I.', altered, attname) FROM pg_attribute WHERE attrelid = altered AND attnum > last AND NOT attisdropped
+		UNION ALL SELECT 10, 0, 'its primary key is not a valid, immediate one on the first column' || CASE WHEN is_shard THEN ' and the last' ELSE '' END,
+				format('ALTER TABLE %s DROP CONSTRAINT %I, ADD PRIMARY KEY (%s).', altered, relname, key) FROM pg_index JOIN pg_class i ON i.oid = indexrelid WHERE indrelid = altered AND indisprimary
+		UNION ALL SELECT 11, 0, 'it has no usable primary key', format('ALTER TABLE %s ADD PRIMARY KEY (%s).', altered, key)
+	 ) f (n, m, what, cure)
+	  LEFT JOIN LATERAL (
+		-- what another version has made must not be undone
+		SELECT format('The extension is version %s, the library of this session %s. If the extension is older, run ALTER EXTENSION idempotency UPDATE. If the library is, reconnect; a server that preloads it has to be restarted.', extversion, library)
+		  FROM pg_extension, idempotency_internal.library_version() AS library WHERE extname = 'idempotency' AND extversion <> library
+	 ) v (cure) ON true
+	 WHERE c.oid = altered ORDER BY n, m, f.what LIMIT 1;
+	RAISE 'table "%" is not the table the extension made: %', altered, fault.what USING ERRCODE = 'wrong_object_type',
+		DETAIL = 'Records would be lost silently in such a table.', HINT = fault.cure;
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.refuse_table(regclass, oid[], boolean) IS
+'Raises 42809 about a table that is not what the script made, with what undoes the change.
+altered: the table
+types: of the columns that the script gave it
+is_shard: if true, it has the principal in a column behind these';
+
 CREATE FUNCTION idempotency_internal.is_preloaded()
 RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE

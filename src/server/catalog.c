@@ -17,10 +17,8 @@
 #include "access/genam.h"
 #include "access/table.h"
 #include "catalog/namespace.h"
-#include "catalog/partition.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_constraint.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
@@ -139,12 +137,36 @@ catalog_relid(Table which)
 	return table->relid;
 }
 
-/* Returns the name of a table as it is written in SQL. */
-static char *
-name_of(Oid relid)
+/*
+ * Calls an SQL function of the extension that its users may not call, with n arguments
+ * and a snapshot of this moment.  One that is STABLE sees all that is committed, at
+ * every isolation level.
+ */
+Datum
+catalog_call(const char *name, int n, const Oid *types, const Datum *values)
 {
-	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-									  get_rel_name(relid));
+	Oid			function = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid, CStringGetDatum(name),
+										   PointerGetDatum(buildoidvector(types, n)),
+										   ObjectIdGetDatum(get_namespace_oid(INTERNAL_SCHEMA, false)));
+	Datum		result;
+
+	LOCAL_FCINFO(fcinfo, 3);
+	FmgrInfo	finfo;
+
+	if (!OidIsValid(function))
+		elog(ERROR, "function \"%s.%s\" is missing", INTERNAL_SCHEMA, name);
+	Assert(n <= 3);
+	fmgr_info(function, &finfo);
+	InitFunctionCallInfoData(*fcinfo, &finfo, n, InvalidOid, NULL, NULL);
+	for (int i = 0; i < n; i++)
+		fcinfo->args[i] = (NullableDatum)
+	{
+		.value = values[i]
+	};
+	PushActiveSnapshot(GetLatestSnapshot());
+	result = FunctionCallInvoke(fcinfo);
+	PopActiveSnapshot();
+	return result;
 }
 
 /* Returns the version of the extension in this database; NULL without it. */
@@ -174,167 +196,73 @@ catalog_extension_version(void)
 }
 
 /*
- * Raises 42809 about a table that is not what the script made; the hint says
- * what undoes the change.  What another version of the script has made must not
- * be undone.
+ * Returns whether the unique index that judges is there: valid, immediate, plain, on
+ * column 1 alone or, in the table of a shard, on column 1 and the last.
  */
-pg_noreturn static void
-refuse_shape(Relation rel, const char *what, const char *hint)
-{
-	char	   *version = catalog_extension_version();
-
-	if (version && strcmp(version, LIBRARY_VERSION) != 0)
-		hint = psprintf("The extension is version %s, the library of this session %s. If the extension is older, run ALTER EXTENSION idempotency UPDATE. If the library is, reconnect; a server that preloads it has to be restarted.",
-						version, LIBRARY_VERSION);
-	ereport(ERROR,
-			(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-			 errmsg("table \"%s\" is not the table the extension made: %s",
-					name_of(RelationGetRelid(rel)), what),
-			 errdetail("Records would be lost silently in such a table."),
-			 errhint("%s", hint)));
-}
-
-/* The same; ALTER TABLE undoes it. */
-pg_noreturn static void
-refuse_altered(Relation rel, const char *what, const char *action)
-{
-	refuse_shape(rel, what, psprintf("ALTER TABLE %s %s",
-									 name_of(RelationGetRelid(rel)), action));
-}
-
-pg_noreturn static void
-refuse_replaced(Relation rel, const char *what)
-{
-	refuse_shape(rel, what, "Restore the table from a backup, or drop and create the extension, which forgets all records.");
-}
-
-static const char *
-key_columns(Relation rel, AttrNumber last)
-{
-	TupleDesc	desc = RelationGetDescr(rel);
-	const char *first = quote_identifier(NameStr(TupleDescAttr(desc, 0)->attname));
-
-	return last ? psprintf("%s, %s", first, quote_identifier(NameStr(TupleDescAttr(desc, last - 1)->attname))) :
-		first;
-}
-
-/*
- * The unique index that judges: valid, immediate, plain, on column 1 alone or, in
- * the table of a shard, on column 1 and the last.
- */
-static void
-check_primary_key(Relation rel, AttrNumber last)
+static bool
+has_primary_key(Relation rel, AttrNumber last)
 {
 	Oid			index = compat_primary_key_index(rel);
-	HeapTuple	tuple;
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
 	Form_pg_index form;
 	bool		good;
 
-	if (!OidIsValid(index))
-		refuse_altered(rel, "it has no usable primary key",
-					   psprintf("ADD PRIMARY KEY (%s).", key_columns(rel, last)));
-	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
 	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for index %u", index);
+		return false;
 	form = (Form_pg_index) GETSTRUCT(tuple);
 	good = form->indisvalid && form->indisready && form->indislive &&
 		form->indisunique && form->indimmediate &&
 		form->indnkeyatts == (last ? 2 : 1) && form->indkey.values[0] == 1 &&
 		(!last || form->indkey.values[1] == last);
 	ReleaseSysCache(tuple);
-	if (!good)
-		refuse_altered(rel, last ? "its primary key is not a valid, immediate one on the first column and the last" :
-					   "its primary key is not a valid, immediate one on the first column",
-					   psprintf("DROP CONSTRAINT %s, ADD PRIMARY KEY (%s).",
-								quote_identifier(get_rel_name(index)), key_columns(rel, last)));
+	return good;
 }
 
 /*
- * Raises 42809 unless its columns are those of the script.  Columns that were added and dropped
- * again stay behind them, unused (rows_form).
+ * Returns whether its columns are those of the script.  Columns that were added and
+ * dropped again stay behind them, unused (rows_form).
  */
-static void
-check_columns(Relation rel, const KnownTable *table, AttrNumber last)
+static bool
+has_columns(TupleDesc desc, const KnownTable *table, int n)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
-
-	if (last && (last > desc->natts || TupleDescAttr(desc, last - 1)->attisdropped))
-		refuse_replaced(rel, "its columns differ");
-	for (int i = 0; i < table->natts; i++)
-	{
-		if (i >= desc->natts || TupleDescAttr(desc, i)->attisdropped ||
-			TupleDescAttr(desc, i)->atttypid != table->types[i])
-			refuse_replaced(rel, "its columns differ");
-	}
-	for (int i = Max(table->natts, last); i < desc->natts; i++)
+	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute column = TupleDescAttr(desc, i);
 
-		if (!column->attisdropped)
-			refuse_altered(rel, psprintf("it has a column \"%s\"", NameStr(column->attname)),
-						   psprintf("DROP COLUMN %s.",
-									quote_identifier(NameStr(column->attname))));
+		if (column->attisdropped != (i >= n) ||
+			(i < table->natts && column->atttypid != table->types[i]))
+			return false;
 	}
-}
-
-/*
- * Raises 42809 if the table has a trigger: what is written without the executor fires none.
- * Those that exist count, not relhastriggers, which outlives the last of them.
- */
-static void
-check_triggers(Relation rel)
-{
-	Trigger    *trigger;
-	HeapTuple	tuple;
-	Form_pg_constraint constraint;
-
-	if (rel->trigdesc == NULL || rel->trigdesc->numtriggers == 0)
-		return;
-	trigger = &rel->trigdesc->triggers[0];
-	if (!trigger->tgisinternal)
-		refuse_shape(rel, psprintf("it has a trigger \"%s\"", trigger->tgname),
-					 psprintf("DROP TRIGGER %s ON %s.", quote_identifier(trigger->tgname),
-							  name_of(RelationGetRelid(rel))));
-	tuple = SearchSysCache1(CONSTROID, ObjectIdGetDatum(trigger->tgconstraint));
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for constraint %u", trigger->tgconstraint);
-	constraint = (Form_pg_constraint) GETSTRUCT(tuple);
-	refuse_shape(rel, psprintf("constraint \"%s\" needs triggers on it", NameStr(constraint->conname)),
-				 psprintf("ALTER TABLE %s DROP CONSTRAINT %s.", name_of(constraint->conrelid),
-						  quote_identifier(NameStr(constraint->conname))));
+	return desc->natts >= n;
 }
 
 /*
  * Raises 42809 unless rel is the plain heap table of the script; with last, that of
- * a shard, which has one column more.
+ * a shard, which has one column more.  The hint says what undoes the change.  Triggers
+ * that exist count, not relhastriggers, which outlives the last of them.
  */
 static void
 check_shape(Relation rel, const KnownTable *table, AttrNumber last)
 {
-	Oid			relid = RelationGetRelid(rel);
-	List	   *children;
+	Oid			types[] = {REGCLASSOID, OIDARRAYOID, BOOLOID};
+	Datum		values[] = {ObjectIdGetDatum(RelationGetRelid(rel)), (Datum) 0, BoolGetDatum(last != 0)};
+	Datum		columns[MaxHeapAttributeNumber];
 
-	if (rel->rd_rel->relkind != RELKIND_RELATION)
-		refuse_replaced(rel, "it is not a plain table");
-	if (rel->rd_rel->relam != HEAP_TABLE_AM_OID)
-		refuse_altered(rel, "it does not use the heap access method",
-					   "SET ACCESS METHOD heap.");
-	if (rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
-		refuse_altered(rel, "a crash would empty it", "SET LOGGED.");
-	check_triggers(rel);
-	if (rel->rd_rel->relispartition)
-		refuse_shape(rel, "it is a partition",
-					 psprintf("ALTER TABLE %s DETACH PARTITION %s.",
-							  name_of(get_partition_parent(relid, true)),
-							  name_of(relid)));
-	children = rel->rd_rel->relhassubclass ?
-		find_inheritance_children(relid, NoLock) : NIL;
-	if (children != NIL)
-		refuse_shape(rel, "other tables inherit from it",
-					 psprintf("ALTER TABLE %s NO INHERIT %s.",
-							  name_of(linitial_oid(children)), name_of(relid)));
-	check_columns(rel, table, last);
-	check_primary_key(rel, last);
+	if (rel->rd_rel->relkind == RELKIND_RELATION &&
+		rel->rd_rel->relam == HEAP_TABLE_AM_OID &&
+		rel->rd_rel->relpersistence == RELPERSISTENCE_PERMANENT &&
+		(rel->trigdesc == NULL || rel->trigdesc->numtriggers == 0) &&
+		!rel->rd_rel->relispartition &&
+		(!rel->rd_rel->relhassubclass ||
+		 find_inheritance_children(RelationGetRelid(rel), NoLock) == NIL) &&
+		has_columns(RelationGetDescr(rel), table, last ? last : table->natts) &&
+		has_primary_key(rel, last))
+		return;
+	for (int i = 0; i < table->natts; i++)
+		columns[i] = ObjectIdGetDatum(table->types[i]);
+	values[1] = PointerGetDatum(construct_array(columns, table->natts, OIDOID, sizeof(Oid), true, TYPALIGN_INT));
+	(void) catalog_call("refuse_table", 3, types, values);
+	elog(ERROR, "table \"%s\" was being changed", RelationGetRelationName(rel));
 }
 
 /* Opens a table, checked.  Raises 55000 or 42809. */

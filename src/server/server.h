@@ -77,6 +77,7 @@ extern void catalog_check_placed(Relation rel, Table like);
 extern Relation catalog_open_index(Relation rel, const IndexShape *shape);
 extern bool catalog_changed(Table table);
 extern char *catalog_extension_version(void);
+extern Datum catalog_call(const char *name, int n, const Oid *types, const Datum *values);
 
 /* node.c */
 extern void node_init(void);
