@@ -121,6 +121,46 @@ source: the table it is like
 target: its name
 place: type and collation of that column';
 
+-- What src/record/place.c asks.  Citus takes a principal for a value of the tenant
+-- column by its text; its functions want the owner of the tables.
+CREATE FUNCTION idempotency_internal.lock_shards(principal text, all_here boolean)
+RETURNS bigint[]
+LANGUAGE plpgsql STABLE
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	wanted bigint;
+	shards bigint[];
+	places bigint[];
+BEGIN
+	IF to_regclass('pg_dist_local_group') IS NOT NULL THEN
+		SELECT CASE WHEN NOT all_here THEN coalesce(get_shard_id_for_distribution_column(logicalrelid, principal), 0) ELSE 0 END INTO wanted
+		  FROM pg_dist_partition WHERE logicalrelid = 'idempotency_internal.placed_record'::regclass;
+	END IF;
+	IF wanted IS NULL THEN
+		RAISE 'table "idempotency_internal.placed_record" is not distributed' USING ERRCODE = 'object_not_in_prerequisite_state',
+			DETAIL = 'Records are in it, and only Citus knows on which node each of them is. A dump of a coordinator that was restored has it as an ordinary table.',
+			HINT = 'To use them on one server, or before idem_distribute() on a new cluster, run SELECT idempotency_internal.gather_placed().';
+	END IF;
+	SELECT array_agg(r.shardid ORDER BY r.shardid), array_agg(ARRAY[r.shardid, w.shardid, is_here::int] ORDER BY r.shardid) INTO shards, places
+	  FROM pg_dist_shard r JOIN pg_dist_shard w USING (shardminvalue),
+		LATERAL (SELECT EXISTS (SELECT FROM pg_dist_placement p JOIN pg_dist_local_group USING (groupid) WHERE p.shardid = r.shardid AND shardstate = 1)) h (is_here)
+	 WHERE r.logicalrelid = 'idempotency_internal.placed_record'::regclass AND w.logicalrelid = 'idempotency_internal.placed_work'::regclass
+	   AND CASE WHEN all_here THEN is_here ELSE r.shardid = wanted END;
+	-- Citus refuses to lock none
+	IF shards IS NOT NULL THEN
+		PERFORM lock_shard_metadata(5, shards);
+	END IF;
+	RETURN coalesce(places, '{}');
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.lock_shards(text, boolean) IS
+'Takes the locks of shards of records, to the end of the transaction. Shows them as they were before that.
+principal: its shard is locked
+all_here: if true, all shards that are on this node instead
+Returns for each its number, that of the shard of the work list beside it, and 1 if they are on this node.
+Raises 55000 if the records are not distributed.';
+
 CREATE FUNCTION idem_distribute(colocate_with regclass)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE

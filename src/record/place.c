@@ -69,22 +69,17 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "record/record.h"
-
-/* Tables of Citus; what is asked of it is in the questions below. */
-#define NODE_TABLE "pg_dist_local_group"
-#define SHARD_TABLE "pg_dist_shard"
 
 /* Is there known to be no placed_record? */
 bool		place_known_unused = false;
@@ -156,145 +151,26 @@ place_look(void)
  *----
  */
 
-typedef struct Question
-{
-	const char *sql;			/* %s = the type of the principal */
-	int			nargs;
-	Oid			argtypes[3];
-	Oid			type;			/* the plan is for */
-	SPIPlanPtr	plan;			/* NULL = none yet */
-} Question;
-
-#define IS_HERE(shard) \
-	"EXISTS (SELECT FROM pg_catalog.pg_dist_placement p, pg_catalog." NODE_TABLE " g" \
-	" WHERE p.shardid OPERATOR(pg_catalog.=) " shard \
-	" AND p.shardstate OPERATOR(pg_catalog.=) 1" \
-	" AND p.groupid OPERATOR(pg_catalog.=) g.groupid)"
-
-/* The shard of principal $1 in table $2, whether it is here, and then its lock. */
-static Question shard_of = {
-	.sql = "SELECT q.shard, " IS_HERE("q.shard") ","
-	" pg_catalog.lock_shard_metadata(5, ARRAY[q.shard])"
-	" FROM (SELECT pg_catalog.get_shard_id_for_distribution_column(d.logicalrelid, $1::%s)"
-	" FROM pg_catalog.pg_dist_partition d"
-	" WHERE d.logicalrelid OPERATOR(pg_catalog.=) $2::pg_catalog.regclass OFFSET 0) AS q (shard)",
-	.nargs = 2,.argtypes = {TEXTOID, OIDOID}
-};
-
-/* Shards of placed_record ($1), and those of placed_work ($2) beside them. */
-#define SHARDS \
-	"SELECT r.shardid, w.shardid FROM pg_catalog.pg_dist_shard r" \
-	" JOIN pg_catalog.pg_dist_shard w ON w.shardminvalue OPERATOR(pg_catalog.=) r.shardminvalue" \
-	" WHERE r.logicalrelid OPERATOR(pg_catalog.=) $1::pg_catalog.regclass" \
-	" AND w.logicalrelid OPERATOR(pg_catalog.=) $2::pg_catalog.regclass"
-
-/* Those that are here. */
-static Question shards_here = {
-	.sql = SHARDS " AND " IS_HERE("r.shardid") " ORDER BY r.shardid",
-	.nargs = 2,.argtypes = {OIDOID, OIDOID}
-};
-
-/* The same, if shard $3 is one of them. */
-static Question shard_is_here = {
-	.sql = SHARDS " AND r.shardid OPERATOR(pg_catalog.=) $3 AND " IS_HERE("$3"),
-	.nargs = 3,.argtypes = {OIDOID, OIDOID, INT8OID}
-};
-
-/* The locks of shards $1. */
-static Question locks_of = {
-	.sql = "SELECT pg_catalog.lock_shard_metadata(5, $1)",
-	.nargs = 1,.argtypes = {INT8ARRAYOID}
-};
-
-/* Citus lets the owner of the tables ask. */
-typedef struct Asking
-{
-	Oid			type;			/* of the principal */
-	Datum		record;			/* OIDs of the tables */
-	Datum		work;
-	Oid			user;			/* the caller */
-	int			context;
-} Asking;
-
-/* Raises 55000: the tables are no part of a cluster. */
-pg_noreturn static void
-refuse_alone(void)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("table \"%s.placed_record\" is not distributed", INTERNAL_SCHEMA),
-			 errdetail("Records are in it, and only Citus knows on which node each of them is. A dump of a coordinator that was restored has it as an ordinary table."),
-			 errhint("To use them on one server, or before idem_distribute() on a new cluster, run SELECT %s.gather_placed().", INTERNAL_SCHEMA)));
-}
-
 /*
- * Becomes the owner of the tables, and connects.  Raises 55000 where there is no
- * Citus.  An error on the way undoes it with its transaction.
+ * Asks for the shard of a principal, or for those that are here if it is NULL, with
+ * a snapshot of this moment, and takes their locks, when moves and splits that are
+ * about to end have ended.  Returns a Place for each.  Raises 55000 where the tables
+ * are no part of a cluster.
  */
-static void
-asking_begin(Asking *asking)
+static ArrayType *
+lock_shards(const char *principal)
 {
-	Relation	rel;
-	TupleDesc	desc;
+	Oid			types[] = {TEXTOID, BOOLOID};
+	Datum		values[] = {CStringGetTextDatum(principal ? principal : ""),
+	BoolGetDatum(principal == NULL)};
 
-	/* a change of the catalog since may have been of another table */
-	(void) place_look();
-	rel = table_open(placed_record, AccessShareLock);
-	desc = RelationGetDescr(rel);
-	asking->type = TupleDescAttr(desc, desc->natts - 1)->atttypid;
-	asking->record = ObjectIdGetDatum(RelationGetRelid(rel));
-	asking->work = ObjectIdGetDatum(relid_of("placed_work"));
-	if (!OidIsValid(get_relname_relid(NODE_TABLE, PG_CATALOG_NAMESPACE)))
-		refuse_alone();
-	GetUserIdAndSecContext(&asking->user, &asking->context);
-	SetUserIdAndSecContext(rel->rd_rel->relowner,
-						   asking->context | SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_RESTRICTED_OPERATION);
-	table_close(rel, NoLock);
-	SPI_connect();
+	return DatumGetArrayTypeP(catalog_call("lock_shards", 2, types, values));
 }
 
-static void
-asking_end(const Asking *asking)
+static Place *
+first_place(ArrayType *places)
 {
-	SPI_finish();
-	SetUserIdAndSecContext(asking->user, asking->context);
-}
-
-/* Asks, with a snapshot of this moment.  The answer is in SPI_tuptable. */
-static void
-ask(const Asking *asking, Question *question, Datum *values)
-{
-	int			result PG_USED_FOR_ASSERTS_ONLY;
-
-	if (question->plan && question->type != asking->type)
-	{
-		SPI_freeplan(question->plan);
-		question->plan = NULL;
-	}
-	if (question->plan == NULL)
-	{
-		char	   *sql = psprintf(question->sql, format_type_be_qualified(asking->type));
-		SPIPlanPtr	plan = SPI_prepare(sql, question->nargs, question->argtypes);
-
-		result = SPI_keepplan(plan);
-		Assert(result == 0);
-		question->plan = plan;
-		question->type = asking->type;
-	}
-	PushActiveSnapshot(GetLatestSnapshot());
-	result = SPI_execute_plan(question->plan, values, NULL, true, 0);
-	Assert(result == SPI_OK_SELECT);
-	PopActiveSnapshot();
-}
-
-/* Returns a column of a row of the answer; 0 for null. */
-static Datum
-answered_column(uint64 row, int column)
-{
-	bool		isnull;
-
-	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, &isnull);
+	return ArrayGetNItems(ARR_NDIM(places), ARR_DIMS(places)) > 0 ? (Place *) ARR_DATA_PTR(places) : NULL;
 }
 
 /*
@@ -306,19 +182,15 @@ hold_shards(void)
 {
 	/* on a standby nothing is entered while it is looked at */
 	if (!RecoveryInProgress())
-		LockRelationOid(get_relname_relid(SHARD_TABLE, PG_CATALOG_NAMESPACE), ShareLock);
+		LockRelationOid(get_relname_relid("pg_dist_shard", PG_CATALOG_NAMESPACE), ShareLock);
 }
-
-/*----
- * One principal.
- *----
- */
 
 /* Raises 40001 or 55000 about a shard that is not here. */
 pg_noreturn static void
-refuse_elsewhere(const char *principal, int64 shard, bool was_here)
+refuse_elsewhere(const char *principal, const Place *place, bool was_here)
 {
-	if (was_here || OidIsValid(relid_of(psprintf("placed_record_" INT64_FORMAT, shard))))
+	if (was_here ||
+		(place && OidIsValid(relid_of(psprintf("placed_record_" INT64_FORMAT, place->record)))))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("could not serialize access: the records of principal \"%s\" have been moved to another node",
@@ -330,47 +202,24 @@ refuse_elsewhere(const char *principal, int64 shard, bool was_here)
 			 errhint("Call it in a function that Citus runs on the node of the tenant, its first argument, which it passes on as the principal: SELECT create_distributed_function('f(text, ...)', '$1', colocate_with := 'the tenant''s table', force_delegation := true).")));
 }
 
-/*
- * Asks for a principal's shard, and takes its lock, when a move or split that is
- * about to end has ended.  Returns the shard; *here is set if it was here before.
- */
-static int64
-lock_shard_of(const Asking *asking, const char *principal, bool *here)
-{
-	Datum		values[2] = {CStringGetTextDatum(principal), asking->record};
-
-	ask(asking, &shard_of, values);
-	if (SPI_processed == 0)
-		refuse_alone();
-	*here = *here || DatumGetBool(answered_column(0, 2));
-	return DatumGetInt64(answered_column(0, 1));
-}
-
 /* Finds and locks a principal's shard.  Raises 40001 and 55000. */
 static Place
 find_place(const char *principal)
 {
-	Asking		asking;
-	Datum		values[3];
-	int64		shard;
 	bool		was_here = false;
-	Place		place;
+	Place	   *place;
 
-	asking_begin(&asking);
 	/* waits before shards are held, so that a split can end */
-	(void) lock_shard_of(&asking, principal, &was_here);
+	place = first_place(lock_shards(principal));
+	was_here = place && place->here;
 	hold_shards();
-	shard = lock_shard_of(&asking, principal, &was_here);
-	values[0] = asking.record;
-	values[1] = asking.work;
-	values[2] = Int64GetDatum(shard);
-	ask(&asking, &shard_is_here, values);
-	if (SPI_processed != 1)
-		refuse_elsewhere(principal, shard, was_here);
-	place.record = DatumGetInt64(answered_column(0, 1));
-	place.work = DatumGetInt64(answered_column(0, 2));
-	asking_end(&asking);
-	return place;
+	place = first_place(lock_shards(principal));
+	was_here = was_here || (place && place->here);
+	/* under the lock */
+	place = first_place(lock_shards(principal));
+	if (place == NULL || !place->here)
+		refuse_elsewhere(principal, place, was_here);
+	return *place;
 }
 
 /*
@@ -397,55 +246,6 @@ place_of(const char *principal)
 	return found->place;
 }
 
-/*----
- * All that are here.
- *----
- */
-
-/*
- * Returns the shards that were here, in order, and takes their locks, when moves and
- * splits that are about to end have ended.
- */
-static List *
-lock_here(const Asking *asking, MemoryContext context)
-{
-	Datum		values[2] = {asking->record, asking->work};
-	List	   *places = NIL;
-	Datum	   *shards;
-	Datum		locks;
-	MemoryContext caller;
-
-	ask(asking, &shards_here, values);
-	shards = palloc(SPI_processed * sizeof(Datum));
-	caller = MemoryContextSwitchTo(context);
-	for (uint64 i = 0; i < SPI_processed; i++)
-	{
-		Place	   *place = palloc(sizeof(Place));
-
-		place->record = DatumGetInt64(answered_column(i, 1));
-		place->work = DatumGetInt64(answered_column(i, 2));
-		shards[i] = Int64GetDatum(place->record);
-		places = lappend(places, place);
-	}
-	MemoryContextSwitchTo(caller);
-	locks = PointerGetDatum(construct_array(shards, list_length(places), INT8OID,
-											sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	/* Citus refuses to lock none */
-	if (places != NIL)
-		ask(asking, &locks_of, &locks);
-	return places;
-}
-
-static bool
-same_places(const List *a, const List *b)
-{
-	bool		same = list_length(a) == list_length(b);
-
-	for (int i = 0; same && i < list_length(a); i++)
-		same = ((Place *) list_nth(a, i))->record == ((Place *) list_nth(b, i))->record;
-	return same;
-}
-
 /*
  * Returns all shards that are here, which stay here until the transaction ends: a
  * list of Place, by number.  The caller must have found place_used().  Waits for
@@ -454,23 +254,23 @@ same_places(const List *a, const List *b)
 List *
 place_here(void)
 {
-	MemoryContext context = CurrentMemoryContext;
-	List	   *places = NIL;
-	List	   *before;
-	Asking		asking;
+	ArrayType  *before;
+	ArrayType  *places;
+	List	   *list = NIL;
 
-	asking_begin(&asking);
 	/* as find_place() does */
-	(void) lock_here(&asking, context);
+	(void) lock_shards(NULL);
 	hold_shards();
+	places = lock_shards(NULL);
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
 		before = places;
-		places = lock_here(&asking, context);
-	} while (!same_places(before, places));
-	asking_end(&asking);
-	return places;
+		places = lock_shards(NULL);
+	} while (VARSIZE(before) != VARSIZE(places) || memcmp(before, places, VARSIZE(places)) != 0);
+	for (int i = 0; i < ArrayGetNItems(ARR_NDIM(places), ARR_DIMS(places)) / 3; i++)
+		list = lappend(list, first_place(places) + i);
+	return list;
 }
 
 /*----

@@ -74,11 +74,15 @@ typedef enum State
 
 /* place.c */
 
-/* The shards, of placed_record and placed_work, that have a principal's records. */
+/*
+ * A shard of placed_record and the one of placed_work beside it, and whether they are
+ * here: a row of idempotency_internal.lock_shards().
+ */
 typedef struct Place
 {
 	int64		record;
 	int64		work;
+	int64		here;
 } Place;
 
 extern bool place_known_unused;

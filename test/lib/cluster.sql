@@ -20,9 +20,14 @@ BEGIN
 	   FROM (SELECT shardid, rank() OVER (PARTITION BY logicalrelid ORDER BY shardminvalue COLLATE "C") FROM pg_dist_shard) AS s (shardid, n)
 	  WHERE shardid = ANY (shard_id);
 END $$;
-CREATE FUNCTION pg_catalog.get_shard_id_for_distribution_column(table_name regclass, distribution_value anyelement) RETURNS bigint LANGUAGE sql STABLE AS $$
-	SELECT shardid FROM pg_dist_shard WHERE logicalrelid = table_name AND left(distribution_value::text, 1) COLLATE "C" BETWEEN shardminvalue AND shardmaxvalue
-$$;
+-- The value goes by its text into the type of the column.
+CREATE FUNCTION pg_catalog.get_shard_id_for_distribution_column(table_name regclass, distribution_value anyelement) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	place text;
+BEGIN
+	EXECUTE (SELECT format('SELECT %L::%s', distribution_value, format_type(atttypid, atttypmod)) FROM pg_dist_partition JOIN pg_attribute ON attrelid = logicalrelid AND attname = partkey WHERE logicalrelid = table_name) INTO place;
+	RETURN (SELECT shardid FROM pg_dist_shard WHERE logicalrelid = table_name AND left(place, 1) COLLATE "C" BETWEEN shardminvalue AND shardmaxvalue);
+END $$;
 CREATE FUNCTION pg_catalog.column_to_column_name(table_name regclass, column_var_text text) RETURNS text LANGUAGE sql AS 'SELECT column_var_text';
 CREATE FUNCTION pg_catalog.run_command_on_workers(command text, OUT nodename text, OUT nodeport int, OUT success boolean, OUT result text) RETURNS SETOF record LANGUAGE sql AS $$
 	SELECT nodename, nodeport, isactive, current_setting('test.result') FROM pg_dist_node WHERE groupid <> 0

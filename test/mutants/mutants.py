@@ -343,21 +343,21 @@ RECORD = {
         "if (!range->known &&"),
     "shard_asked_once": (
         "place_move",
-        "(void) lock_shard_of(&asking, principal, &was_here);\n\thold_shards();\n\tshard =",
-        "shard = lock_shard_of(&asking, principal, &was_here);\n\thold_shards();\n\tif (false)\n\t\tshard ="),
+        "hold_shards();\n\tplace = first_place(lock_shards(principal));",
+        "hold_shards();"),
     "was_never_here": (
         "place_move",
-        "*here = *here || DatumGetBool",
-        "*here = false && DatumGetBool"),
+        "was_here = was_here || (place && place->here);",
+        "was_here = false;"),
     "shards_asked_once": (
         "place_move",
-        "} while (!same_places(before, places));",
-        "} while (false);",
+        "} while (VARSIZE(before) != VARSIZE(places) ||",
+        "} while (false && VARSIZE(before) != VARSIZE(places) ||",
         "what was waited for shows at the second look; a third is for a move between a look and its lock"),
     "shards_not_held": (
         "place_move",
-        "\thold_shards();\n\tshard =",
-        "\tshard ="),
+        "\thold_shards();\n\tplace =",
+        "\tplace ="),
 }
 
 PARAMS = {
