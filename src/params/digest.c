@@ -3,10 +3,9 @@
  *	  SHA-256, one digest at a time.
  *
  * Setting up a digest costs more than hashing a typical request, because
- * OpenSSL allocates, and looks its algorithm up anew each time it is given by
- * name, as pg_cryptohash does.  So where the server is built with OpenSSL, this
- * file calls it directly, with an algorithm that was looked up once and a context
- * that is kept; elsewhere pg_cryptohash serves, and makes one for each digest.
+ * OpenSSL allocates, and looks its algorithm up.  So where the server is built
+ * with OpenSSL, this file calls it directly with a context that is kept, and in
+ * it the algorithm; elsewhere pg_cryptohash serves, and makes one for each digest.
  *
  * An error may be raised between digest_start() and digest_finish(): a cancel, or
  * params that turn out not to be canonicalisable.  Nothing has to be cleaned up
@@ -30,10 +29,7 @@
 #include "common/cryptohash.h"
 #endif
 
-/*
- * Raises an internal error for a hash call that failed: only a crypto library
- * that is out of memory or forbids SHA-256 can be the cause.
- */
+/* Only a crypto library that is out of memory or forbids SHA-256 can be the cause. */
 pg_noreturn static void
 digest_failed(const char *step)
 {
@@ -45,29 +41,15 @@ digest_failed(const char *step)
 
 #ifdef CALL_OPENSSL
 
-/* 3.0: algorithms are fetched, which is slow, and kept */
-#if OPENSSL_VERSION_NUMBER >= 0x30000000L
-#define FETCH_SHA256() EVP_MD_fetch(NULL, "SHA256", NULL)
-#else
-#define FETCH_SHA256() EVP_sha256()
-#endif
-
 static EVP_MD_CTX * context = NULL;
 
-/*
- * Makes the backend's context.  Raises an internal error if the library
- * refuses, in which case the next call tries again.
- */
+/* Makes the backend's context.  If the library refuses, the next call tries again. */
 static void
 make_context(void)
 {
-	static const EVP_MD *algorithm = NULL;
-	EVP_MD_CTX *made;
+	EVP_MD_CTX *made = EVP_MD_CTX_new();
 
-	if (algorithm == NULL)
-		algorithm = FETCH_SHA256();
-	made = algorithm != NULL ? EVP_MD_CTX_new() : NULL;
-	if (made == NULL || EVP_DigestInit_ex(made, algorithm, NULL) != 1)
+	if (made == NULL || EVP_DigestInit_ex(made, EVP_sha256(), NULL) != 1)
 	{
 		EVP_MD_CTX_free(made);
 		digest_failed("create");
@@ -75,10 +57,7 @@ make_context(void)
 	context = made;
 }
 
-/*
- * Begins a digest, forgetting one that was abandoned.  Raises an internal
- * error if the crypto library refuses, as the other two functions do.
- */
+/* Begins a digest, forgetting one that was abandoned. */
 void
 digest_start(void)
 {
@@ -88,10 +67,7 @@ digest_start(void)
 		digest_failed("initialize");
 }
 
-/*
- * Adds len bytes to the digest begun last.  A caller with many short pieces
- * puts a buffer in front: a call costs tens of nanoseconds.
- */
+/* A caller with many short pieces puts a buffer in front: a call costs tens of nanoseconds. */
 void
 digest_update(const void *data, size_t len)
 {
@@ -100,7 +76,6 @@ digest_update(const void *data, size_t len)
 		digest_failed("update");
 }
 
-/* Ends the digest begun last and stores its IDEM_DIGEST_LEN bytes. */
 void
 digest_finish(uint8 *digest)
 {
