@@ -15,7 +15,6 @@
 #include "postgres.h"
 
 #include <ctype.h>
-#include <sys/time.h>
 
 #include "params/params.h"
 #include "port/pg_bswap.h"
@@ -38,17 +37,13 @@
 #define UNIX_EPOCH_OFFSET \
 	((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY)
 
-/* What an id is a digest of. */
 typedef struct Input
 {
 	uint8		bytes[INPUT_MAX];
 	size_t		len;
 } Input;
 
-/*
- * Raises 22023 for one of the texts; operation is NULL if that is the bad one,
- * or not known.
- */
+/* operation is NULL if that is the bad text, or not known. */
 pg_noreturn static void
 refuse_part(const char *what, const char *operation, const char *problem)
 {
@@ -66,10 +61,7 @@ add_bytes(Input *input, const void *bytes, size_t len)
 	input->len += len;
 }
 
-/*
- * Adds a text that may be empty to input: its length, big-endian, and its UTF-8
- * bytes.  Raises 22023 if it is too long or not valid.
- */
+/* Adds a text that may be empty: its length, big-endian, and its UTF-8 bytes. */
 static void
 add_optional_part(Input *input, const char *what, const char *value,
 				  const char *operation)
@@ -102,7 +94,7 @@ add_part(Input *input, const char *what, const char *value, const char *operatio
 	add_optional_part(input, what, value, operation);
 }
 
-/* Raises 22023 unless value can be that part of an identity. */
+/* Raises 22023 unless a text can be that part of an identity. */
 void
 identity_check_text(const char *value, const char *what)
 {
@@ -112,7 +104,7 @@ identity_check_text(const char *value, const char *what)
 	add_part(&input, what, value, NULL);
 }
 
-/* Returns whether key is the usual text of a UUID. */
+/* The usual text of a UUID. */
 bool
 identity_is_uuid(const char *key)
 {
@@ -128,10 +120,7 @@ identity_is_uuid(const char *key)
 	return true;
 }
 
-/*
- * Returns whether key is the usual text of a UUID, of version 7 and variant
- * 10, and stores its milliseconds since 1970.
- */
+/* Of version 7 and variant 10.  Stores its milliseconds since 1970. */
 static bool
 uuidv7_time(const char *key, uint64 *milliseconds)
 {
@@ -143,10 +132,7 @@ uuidv7_time(const char *key, uint64 *milliseconds)
 	return true;
 }
 
-/*
- * Returns whether key is a ULID in its canonical upper case, and stores its
- * milliseconds since 1970.
- */
+/* A ULID in its canonical upper case.  Stores its milliseconds since 1970. */
 static bool
 ulid_time(const char *key, uint64 *milliseconds)
 {
@@ -163,7 +149,7 @@ ulid_time(const char *key, uint64 *milliseconds)
 	return true;
 }
 
-/* Stores 48 bits of milliseconds into the first six bytes of a UUID. */
+/* 48 bits: the first six bytes of a UUID. */
 static void
 put_milliseconds(pg_uuid_t *id, uint64 milliseconds)
 {
@@ -202,9 +188,8 @@ digest_input(const Input *input, pg_uuid_t *id)
 }
 
 /*
- * The same for the input of identity_derive().  A claim and its completion are
- * about the same identity, and setting a digest up costs more than a
- * comparison, so the last one is kept.
+ * A claim and its completion are about the same identity, and setting a digest
+ * up costs more than a comparison, so the last one is kept.
  */
 static void
 digest_identity(const Input *input, pg_uuid_t *id)
@@ -224,11 +209,10 @@ digest_identity(const Input *input, pg_uuid_t *id)
 }
 
 /*
- * Derives who->id, key_has_time and key_time from the three texts, which the
- * caller must have set, in server encoding, and the operation checked, because
- * errors about the others show it.  Raises 22023 if one is empty,
- * longer than IDEM_TEXT_MAX bytes in UTF-8, or not valid text.  known_id, unless NULL,
- * has been derived from the same texts before.
+ * Derives the rest of who from the three texts.  The caller must have checked the
+ * operation: errors about the others show it.  Raises 22023 for a text that is
+ * empty, too long, or not valid.  known_id, unless NULL, has been derived from the
+ * same texts before.
  */
 void
 identity_derive(Identity *who, const pg_uuid_t *known_id)
@@ -258,17 +242,13 @@ identity_derive(Identity *who, const pg_uuid_t *known_id)
 	put_version(&who->id, 8);
 }
 
-/* Returns the usual text of an id, allocated. */
 char *
 identity_text(const pg_uuid_t *id)
 {
 	return DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(id)));
 }
 
-/*
- * Stores the id of a step of an operation's record: a digest of the record's
- * id and the name of the step.  Raises 22023 for a name that is not valid text.
- */
+/* A digest of a record's id and the name of a step.  Raises 22023 for no valid text. */
 void
 identity_of_step(const pg_uuid_t *operation_id, const char *step, int len,
 				 pg_uuid_t *id)
@@ -290,49 +270,32 @@ identity_of_step(const pg_uuid_t *operation_id, const char *step, int len,
 }
 
 /*
- * Returns the time now in steps of 1/4096 ms since 1970, made to grow from
- * call to call within the backend, also while the clock stands or is set back.
- */
-static uint64
-next_tick(void)
-{
-	static uint64 latest = 0;
-	struct timeval now;
-	uint64		tick;
-
-	gettimeofday(&now, NULL);
-	tick = ((uint64) now.tv_sec * 1000 + now.tv_usec / 1000) << 12;
-	tick |= (uint64) (now.tv_usec % 1000) * 4096 / 1000;
-	latest = Max(tick, latest + 1);
-	return latest;
-}
-
-/*
- * Stores a new UUIDv7: 48 bits of milliseconds, 12 bits that count on within
- * one, 62 random bits.
+ * A new UUIDv7: 48 bits of milliseconds, 12 bits of 1/4096 ms, 62 random bits.  The
+ * time grows from call to call within the backend, also while the clock stands or
+ * is set back.
  */
 void
 identity_new(pg_uuid_t *key)
 {
-	uint64		tick = next_tick();
+	static uint64 latest = 0;
+	int64		now = GetCurrentTimestamp() + UNIX_EPOCH_OFFSET;
+	uint64		tick = (uint64) (now / 1000) << 12 | (uint64) (now % 1000) * 4096 / 1000;
 
+	latest = Max(tick, latest + 1);
 	if (!pg_strong_random(key->data + 8, UUID_LEN - 8))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate random values")));
-	put_milliseconds(key, tick >> 12);
-	key->data[6] = (tick >> 8) & 0x0F;
-	key->data[7] = tick & 0xFF;
+	put_milliseconds(key, latest >> 12);
+	key->data[6] = (latest >> 8) & 0x0F;
+	key->data[7] = latest & 0xFF;
 	put_version(key, 7);
 }
 
 /*
- * Stores the id of an event of an operation: a digest of the operation's id,
- * when it was first claimed, the event's destination and ordering key, and the
- * step that emits it (docs/outbox.md has the form to the byte).  It leads with
- * the time of the key like the operation's id.  A NULL ordering key or step
- * counts as an empty one.  Raises 22023 for a text that is too long or not
- * valid.
+ * The id of an event of an operation, as docs/outbox.md has it to the byte.  It
+ * leads with the time of the key like the operation's id.  Raises 22023 for a text
+ * that is too long or not valid.
  */
 void
 identity_of_event(const pg_uuid_t *operation_id, TimestampTz claimed_at,
