@@ -17,54 +17,35 @@
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 
-/* What the actions of the parser work on. */
 typedef struct Parsing
 {
 	JsonLexContext *lex;
 	JsonbParseState *state;		/* what is open */
 	JsonbValue *result;
-	JsonbValue	scalar;			/* result, if that is what the text is */
+	JsonbValue	scalar;			/* the text, if there is no result */
 	int			twice_at;		/* the position where an object ends with two
 								 * members of one name; 0 = none does */
 } Parsing;
 
-/* Returns where the last token ends, counted in bytes from 1. */
+/* Counted in bytes from 1. */
 static int
 end_of_token(const JsonLexContext *lex)
 {
 	return lex->prev_token_terminator - lex->input;
 }
 
-/* Adds a value to the array or object under construction. */
+/* Adds the beginning or end of a container, a name or a value. */
 static void
-add_value(Parsing *parsing, JsonbValue *value)
+push(Parsing *parsing, JsonbIteratorToken token, JsonbValue *value)
 {
-	if (parsing->state == NULL)
-	{
-		parsing->scalar = *value;
-		parsing->result = &parsing->scalar;
-	}
-	else if (parsing->state->contVal.type == jbvArray)
-		(void) pushJsonbValue(&parsing->state, WJB_ELEM, value);
-	else
-		(void) pushJsonbValue(&parsing->state, WJB_VALUE, value);
-}
-
-static void
-set_string(JsonbValue *value, char *string)
-{
-	value->type = jbvString;
-	value->val.string.val = string;
-	value->val.string.len = strlen(string);
+	CHECK_FOR_INTERRUPTS();
+	parsing->result = pushJsonbValue(&parsing->state, token, value);
 }
 
 static CompatJsonResult
 on_object_start(void *arg)
 {
-	Parsing    *parsing = arg;
-
-	CHECK_FOR_INTERRUPTS();
-	(void) pushJsonbValue(&parsing->state, WJB_BEGIN_OBJECT, NULL);
+	push(arg, WJB_BEGIN_OBJECT, NULL);
 	COMPAT_JSON_RETURN();
 }
 
@@ -74,7 +55,7 @@ on_object_end(void *arg)
 	Parsing    *parsing = arg;
 	int			given = parsing->state->contVal.val.object.nPairs;
 
-	parsing->result = pushJsonbValue(&parsing->state, WJB_END_OBJECT, NULL);
+	push(parsing, WJB_END_OBJECT, NULL);
 	if (parsing->result->val.object.nPairs < given && parsing->twice_at == 0)
 		parsing->twice_at = end_of_token(parsing->lex);
 	COMPAT_JSON_RETURN();
@@ -83,43 +64,38 @@ on_object_end(void *arg)
 static CompatJsonResult
 on_array_start(void *arg)
 {
-	Parsing    *parsing = arg;
-
-	CHECK_FOR_INTERRUPTS();
-	(void) pushJsonbValue(&parsing->state, WJB_BEGIN_ARRAY, NULL);
+	push(arg, WJB_BEGIN_ARRAY, NULL);
 	COMPAT_JSON_RETURN();
 }
 
 static CompatJsonResult
 on_array_end(void *arg)
 {
-	Parsing    *parsing = arg;
-
-	parsing->result = pushJsonbValue(&parsing->state, WJB_END_ARRAY, NULL);
+	push(arg, WJB_END_ARRAY, NULL);
 	COMPAT_JSON_RETURN();
 }
 
 static CompatJsonResult
 on_member(void *arg, char *name, bool is_null)
 {
-	Parsing    *parsing = arg;
-	JsonbValue	value;
+	JsonbValue	value = {.type = jbvString,.val.string = {strlen(name), name}};
 
-	set_string(&value, name);
-	(void) pushJsonbValue(&parsing->state, WJB_KEY, &value);
+	push(arg, WJB_KEY, &value);
 	COMPAT_JSON_RETURN();
 }
 
 static CompatJsonResult
 on_scalar(void *arg, char *token, JsonTokenType type)
 {
+	Parsing    *parsing = arg;
 	JsonbValue	value;
 
-	CHECK_FOR_INTERRUPTS();
 	switch (type)
 	{
 		case JSON_TOKEN_STRING:
-			set_string(&value, token);
+			value.type = jbvString;
+			value.val.string.val = token;
+			value.val.string.len = strlen(token);
 			break;
 		case JSON_TOKEN_NUMBER:
 			value.type = jbvNumeric;
@@ -137,18 +113,19 @@ on_scalar(void *arg, char *token, JsonTokenType type)
 			value.val.boolean = type == JSON_TOKEN_TRUE;
 			break;
 	}
-	add_value(arg, &value);
+	if (parsing->state == NULL)
+		parsing->scalar = value;
+	else
+		push(parsing, parsing->state->contVal.type == jbvArray ? WJB_ELEM : WJB_VALUE, &value);
 	COMPAT_JSON_RETURN();
 }
 
-/* Raises 22032 for a text because of what is at a position of it. */
 pg_noreturn static void
 refuse_text(const Normalisation *norm, const char *problem, int at)
 {
 	canonical_refuse(norm, psprintf("%s at byte %d of the text.", problem, at));
 }
 
-/* Raises 22032 for what the parser has found. */
 pg_noreturn static void
 refuse_token(const Normalisation *norm, const JsonLexContext *lex,
 			 JsonParseErrorType error)
@@ -240,7 +217,7 @@ json_text_value(const text *params, const Normalisation *norm)
 									VARSIZE_ANY_EXHDR(params));
 	parse_text(&parsing, norm);
 	MemoryContextSwitchTo(result);
-	value = JsonbValueToJsonb(parsing.result);
+	value = JsonbValueToJsonb(parsing.result ? parsing.result : &parsing.scalar);
 	MemoryContextDelete(working);
 	return value;
 }
