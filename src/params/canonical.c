@@ -2,11 +2,9 @@
  * canonical.c
  *	  The canonical text of params (RFC 8785), as a stream into a digest.
  *
- * Params are first brought into the form the settings of their operation ask
- * for, with strings in UTF-8 (reshape.c).  What is left is one walk over a
- * jsonb.  It reads the stored form of jsonb directly: a JsonbIterator would
- * build a JsonbValue for each item.  The stored form is part of the on-disk
- * format, and its layout and accessors are public (utils/jsonb.h).
+ * The walk over reshaped params (reshape.c) reads the stored form of jsonb: a
+ * JsonbIterator would build a JsonbValue for each item.  The form is part of the
+ * on-disk format, and its layout and accessors are public (utils/jsonb.h).
  *
  * Canonical text is never held as a whole unless it is asked for: it passes
  * through a small buffer into the digest, so that memory does not grow with
@@ -38,7 +36,6 @@ static const bool must_escape[256] = {
 	['"'] = true,['\\'] = true
 };
 
-/* One walk over a value. */
 typedef struct Walk
 {
 	StringInfoData out;			/* text that has not been hashed */
@@ -143,7 +140,7 @@ copy_plain(char *to, const char *from, uint32 len)
 	return at - from;
 }
 
-/* Appends a string that is long or has bytes that must be escaped. */
+/* A string that is long or has bytes that must be escaped. */
 static void
 write_long_string(Walk *walk, const char *string, uint32 len)
 {
@@ -217,7 +214,7 @@ write_value(Walk *walk, Child value)
 	flush_if_full(walk);
 }
 
-/* Appends the elements of an array, or the one value a scalar is stored as. */
+/* The elements of an array, or the one value a scalar is stored as. */
 static void
 write_elements(Walk *walk, const JsonbContainer *array)
 {
@@ -245,7 +242,6 @@ utf16_rank(unsigned char byte)
 	return (byte & 0xFE) == 0xEE ? byte + 0x10 : byte;
 }
 
-/* Returns whether the name of member a comes first, by UTF-16 code units. */
 static bool
 name_before(const void *a, const void *b)
 {
@@ -264,7 +260,7 @@ name_before(const void *a, const void *b)
 	return left->len < right->len;
 }
 
-/* Appends members in canonical order.  All names are stored before the values. */
+/* In canonical order.  All names are stored before the values. */
 static void
 write_members(Walk *walk, const JsonbContainer *object)
 {
@@ -294,7 +290,6 @@ write_members(Walk *walk, const JsonbContainer *object)
 	pfree(order);
 }
 
-/* Appends an object, an array or a scalar.  Raises 54001 for too deep nesting. */
 static void
 write_container(Walk *walk, const JsonbContainer *container)
 {
@@ -331,9 +326,8 @@ canonical_append(StringInfo text, const Jsonb *reshaped,
 }
 
 /*
- * Appends to text the canonical text of params, in UTF-8.  Raises what
- * canonical_append() does, and 22032 for a string that is not valid in the
- * encoding of the database.
+ * The same for any params, which must be detoasted.  Raises 22032 also for a string
+ * that is not valid in the encoding of the database.
  */
 void
 canonical_text(Jsonb *params, const Normalisation *norm, StringInfo text)
@@ -346,9 +340,8 @@ canonical_text(Jsonb *params, const Normalisation *norm, StringInfo text)
 }
 
 /*
- * Stores the IDEM_DIGEST_LEN bytes of the fingerprint of params, which must be
- * detoasted, under norm (NULL: exact numbers, nothing else).  Raises 22032 and
- * 54001 like canonical_text().
+ * Stores the IDEM_DIGEST_LEN bytes of the digest of canonical_text().  norm may be
+ * NULL: exact numbers, nothing else.
  */
 void
 canonical_fingerprint(Jsonb *params, const Normalisation *norm, uint8 *digest)
@@ -383,7 +376,7 @@ typedef struct TextLength
 								 * unread */
 } TextLength;
 
-/* Returns the length of what escape_json() makes of a string. */
+/* Of what escape_json() makes of a string. */
 static int64
 string_length(const char *string, uint32 len)
 {
@@ -399,7 +392,6 @@ string_length(const char *string, uint32 len)
 	return length;
 }
 
-/* Adds a container.  Raises 54001 for too deep nesting. */
 static void
 count_container(TextLength *length, const JsonbContainer *container)
 {
@@ -437,10 +429,8 @@ json_exceeds(Jsonb *value, int64 max_bytes)
 	count_container(&length, &value->root);
 	if (length.bytes <= max_bytes)
 		return false;
-	length = (TextLength)
-	{
-		0, max_bytes, false
-	};
+	length.bytes = 0;
+	length.at_most = false;
 	count_container(&length, &value->root);
 	return length.bytes > max_bytes;
 }

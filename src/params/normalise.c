@@ -32,7 +32,6 @@ canonical_refuse(const Normalisation *norm, const char *detail)
 					 "or compute the fingerprint of the raw request yourself.")));
 }
 
-/* Raises 22023 for a setting. */
 pg_noreturn static void
 refuse_setting(const Normalisation *norm, const char *setting, const char *hint)
 {
@@ -41,24 +40,18 @@ refuse_setting(const Normalisation *norm, const char *setting, const char *hint)
 					errhint("%s", hint));
 }
 
-static bool
-is_word(const JsonbValue *value, const char *word)
-{
-	return value->type == jbvString &&
-		value->val.string.len == strlen(word) &&
-		memcmp(value->val.string.val, word, value->val.string.len) == 0;
-}
-
 /* Reads numbers: exact|double; absent means exact. */
 static void
 compile_numbers(Normalisation *norm, Jsonb *settings)
 {
 	JsonbValue	value;
+	const char *word;
 
 	if (!json_find(settings, "numbers", &value))
 		return;
-	norm->doubles = is_word(&value, "double");
-	if (!norm->doubles && !is_word(&value, "exact"))
+	word = value.type == jbvString ? json_scalar_text(&value) : "";
+	norm->doubles = strcmp(word, "double") == 0;
+	if (!norm->doubles && strcmp(word, "exact") != 0)
 		refuse_setting(norm, "numbers", "It is \"exact\" or \"double\".");
 }
 
@@ -77,7 +70,7 @@ compile_defaults(Normalisation *norm, Jsonb *settings)
 		norm->defaults = value.val.binary.data;
 }
 
-/* Returns the path one step below from, which may be NULL; NULL if there is none. */
+/* Returns the path one step below from; NULL if there is none, or from is NULL. */
 ParamsPath *
 params_path_step(const ParamsPath *from, const char *name, size_t len)
 {
@@ -114,14 +107,12 @@ add_step(ParamsPath *from, char *name, bool field)
 	}
 	if (each)
 		from->each = child;
-	if (field && each)
-		from->leads_into_array = true;
-	else if (field)
-		from->leads_into_object = true;
+	from->leads_into_array |= field && each;
+	from->leads_into_object |= field && !each;
 	return child;
 }
 
-/* Puts one pointer of a setting into the tree of paths. */
+/* Puts a pointer into the tree of paths. */
 static void
 compile_pointer(Normalisation *norm, const JsonbValue *value,
 				const char *setting)
@@ -183,12 +174,10 @@ compile_pointers(Normalisation *norm, Jsonb *settings, const char *setting)
 }
 
 /*
- * Returns an operation's settings, compiled.  Members that are not about
- * normalisation are left to others.  settings must be an object; NULL, or
- * settings that change nothing, still give a result, which names the operation
- * in errors.  The result is allocated in CurrentMemoryContext and refers to
- * nothing outside that and settings, which must live as long.  Raises 22023
- * for a wrong value.
+ * Returns an operation's settings, compiled.  NULL, or settings that change
+ * nothing, still give a result, which names the operation in errors.  The result
+ * is allocated in CurrentMemoryContext and refers to nothing outside that and
+ * settings, which must live as long.  Raises 22023 for a wrong value.
  */
 Normalisation *
 normalisation_compile(Jsonb *settings, const char *operation)

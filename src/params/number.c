@@ -41,14 +41,13 @@
 #define SHORT_WEIGHT_SIGN 0x0040
 #define SHORT_WEIGHT	0x003F
 
-/* What a stored numeric is made of; the groups may be unaligned. */
 typedef struct StoredNumber
 {
 	bool		negative;
 	int			weight;			/* of the first group, in base 10000 */
 	int			scale;			/* decimals that are printed */
 	int			n_groups;
-	const char *groups;			/* int16 each */
+	const char *groups;			/* int16 each, maybe unaligned */
 } StoredNumber;
 
 /* Numbers of this many groups need no allocation. */
@@ -71,15 +70,13 @@ static bool
 read_stored(Numeric stored, StoredNumber *number)
 {
 	const char *data = VARDATA_ANY(stored);
-	int			size = VARSIZE_ANY_EXHDR(stored);
 	uint16		header;
 	int16		weight;
 
 	memcpy(&header, data, sizeof(header));
-	data += sizeof(header);
-	size -= sizeof(header);
 	if ((header & STORED_KIND) == STORED_SPECIAL)
 		return false;
+	number->groups = data + sizeof(header);
 	if (header & STORED_SHORT)
 	{
 		number->negative = (header & SHORT_NEGATIVE) != 0;
@@ -92,13 +89,11 @@ read_stored(Numeric stored, StoredNumber *number)
 	{
 		number->negative = (header & STORED_KIND) == STORED_NEGATIVE;
 		number->scale = header & STORED_SCALE;
-		memcpy(&weight, data, sizeof(weight));
-		data += sizeof(weight);
-		size -= sizeof(weight);
+		memcpy(&weight, number->groups, sizeof(weight));
+		number->groups += sizeof(weight);
 	}
 	number->weight = weight;
-	number->n_groups = size / sizeof(int16);
-	number->groups = data;
+	number->n_groups = (data + VARSIZE_ANY_EXHDR(stored) - number->groups) / sizeof(int16);
 	return true;
 }
 
@@ -138,7 +133,7 @@ trim_zeros(Decimal *number, const char *digits, int count, int point)
 	number->point = point;
 }
 
-/* Spreads base-10000 digits into decimal ones.  The groups may be unaligned. */
+/* Spreads base-10000 digits into decimal ones. */
 static void
 spread_groups(char *digits, const char *groups, int count)
 {
@@ -153,19 +148,6 @@ spread_groups(char *digits, const char *groups, int count)
 		digits[3] = '0' + group % 10;
 		digits += GROUP_DIGITS;
 	}
-}
-
-/* Appends the exponent form: d.ddde+x. */
-static void
-write_exponential(StringInfo to, const Decimal *number)
-{
-	appendStringInfoChar(to, number->digits[0]);
-	if (number->count > 1)
-	{
-		appendStringInfoChar(to, '.');
-		appendBinaryStringInfo(to, number->digits + 1, number->count - 1);
-	}
-	appendStringInfo(to, "e%+d", number->point - 1);
 }
 
 /* Appends a number as ECMAScript's Number::toString lays it out. */
@@ -184,7 +166,8 @@ write_decimal(StringInfo to, const Decimal *number)
 	if (number->negative)
 		appendStringInfoChar(to, '-');
 	if (point > 21 || point <= -6)
-		write_exponential(to, number);
+		appendStringInfo(to, "%c%s%.*se%+d", number->digits[0], count > 1 ? "." : "",
+						 count - 1, number->digits + 1, point - 1);
 	else if (count <= point)
 	{
 		appendBinaryStringInfo(to, number->digits, count);
@@ -205,9 +188,9 @@ write_decimal(StringInfo to, const Decimal *number)
 }
 
 /*
- * Returns the double nearest to a number, its sign left out.  The decimal
- * that strtod reads has no point, so that no locale matters, and is cut where
- * only the fact that more follows still counts.
+ * Returns the double nearest to a number, without its sign.  What strtod reads
+ * has no point, so that no locale matters, and is cut where only the fact that
+ * more follows still counts.
  */
 static double
 nearest_double(const Decimal *number)
@@ -227,30 +210,24 @@ nearest_double(const Decimal *number)
 static void
 read_decimal(Decimal *number, const char *printed, char *room)
 {
-	int			count = 0;
-	int			point = -1;
-	int			exponent = 0;
+	int			whole = strcspn(printed, ".e");
+	int			count = whole;
 
-	for (; *printed != '\0'; printed++)
+	memcpy(room, printed, whole);
+	printed += whole;
+	if (*printed == '.')
 	{
-		if (*printed == '.')
-			point = count;
-		else if (*printed == 'e')
-		{
-			exponent = atoi(printed + 1);
-			break;
-		}
-		else
-			room[count++] = *printed;
+		int			decimals = strcspn(++printed, "e");
+
+		memcpy(room + count, printed, decimals);
+		count += decimals;
+		printed += decimals;
 	}
-	if (point < 0)
-		point = count;
-	trim_zeros(number, room, count, point + exponent);
+	trim_zeros(number, room, count, whole + (*printed == 'e' ? atoi(printed + 1) : 0));
 }
 
 /*
- * Makes a Decimal of the digits ECMAScript names a positive double by, put
- * into room.
+ * Makes a Decimal of the digits ECMAScript names a positive double by.
  *
  * PostgreSQL's shortest digits are the shortest strictly inside the interval
  * that rounds to the double; ECMAScript also allows the ends of the interval
@@ -274,8 +251,8 @@ shortest_digits(Decimal *number, double value, char *room)
 
 /*
  * Rounds a number to a double and replaces its digits by the shortest that
- * name it.  What underflows becomes zero; raises 22032 for what overflows.
- * room is for DOUBLE_SHORTEST_DECIMAL_LEN digits.
+ * name it, put into room.  What underflows becomes zero; raises 22032 for what
+ * overflows.
  */
 static void
 round_to_double(Decimal *number, char *room, const Normalisation *norm)
@@ -312,9 +289,8 @@ write_small(StringInfo to, const StoredNumber *stored)
 }
 
 /*
- * Appends a number.  norm says whether it is a double, and names the
- * operation in the error (22032) if it cannot be one, nor be NaN or infinite,
- * which no jsonb should hold.
+ * Appends a number.  Raises 22032 if it cannot be the double that norm asks for,
+ * or is NaN or infinite, which no jsonb should hold.
  */
 void
 number_write(StringInfo to, Numeric number, const Normalisation *norm)

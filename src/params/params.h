@@ -42,15 +42,15 @@ typedef struct ParamsPath
 	struct ParamsPath *each;	/* the child for every element of an array */
 } ParamsPath;
 
-/* What is done to params before they are hashed. */
+/* What is done to params before they are hashed; zeros: nothing. */
 typedef struct Normalisation
 {
-	char	   *operation;		/* for messages; NULL if not known */
+	char	   *operation;		/* for messages; may be NULL */
 	bool		doubles;		/* numbers: double, that is strict JCS */
 	bool		reshapes;		/* any of the following */
 	bool		chooses;		/* "fields": only paths so marked are kept */
-	ParamsPath *paths;			/* root of the paths; NULL if none */
-	JsonbContainer *defaults;	/* NULL if none */
+	ParamsPath *paths;			/* the root */
+	JsonbContainer *defaults;
 } Normalisation;
 
 /* digest.c: one SHA-256 at a time */

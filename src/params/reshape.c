@@ -24,7 +24,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-/* What is known about a place in params. */
+/* A place in params. */
 typedef struct Place
 {
 	const ParamsPath *node;		/* NULL: the settings name nothing in it */
@@ -40,7 +40,6 @@ typedef struct Element
 	Size		len;
 } Element;
 
-/* Where reshaped values are built, and by which settings. */
 typedef struct Reshaping
 {
 	const Normalisation *norm;
@@ -50,7 +49,6 @@ typedef struct Reshaping
 static JsonbValue *push_container(Reshaping *to, JsonbContainer *container,
 								  const Place *place);
 
-/* Replaces a string by its UTF-8 form.  Raises 22032 if it has none. */
 static void
 string_in_utf8(JsonbValue *string, const Normalisation *norm)
 {
@@ -81,20 +79,16 @@ push_value(Reshaping *to, JsonbIteratorToken token, JsonbValue *value,
 static bool
 enter_child(const Place *from, const ParamsPath *node, Place *to)
 {
-	to->node = node;
-	to->choosing = false;
-	to->below = NULL;
-	if (node != NULL && node->dropped)
-		return false;
-	if (!from->choosing)
-		return true;
+	*to = (Place)
+	{
+		.node = node,.choosing = from->choosing && node != NULL && !node->kept
+	};
 	if (node == NULL)
-		return false;
-	to->choosing = !node->kept;
-	return node->kept || node->leads_into_object || node->leads_into_array;
+		return !from->choosing;
+	return !node->dropped &&
+		(!to->choosing || node->leads_into_object || node->leads_into_array);
 }
 
-/* Adds a member of an object, unless it is left out. */
 static void
 push_member(Reshaping *to, JsonbValue *name, JsonbValue *value,
 			const Place *object)
@@ -138,7 +132,6 @@ push_members(Reshaping *to, JsonbContainer *object, JsonbContainer *given,
 	}
 }
 
-/* Returns whether the canonical text of element a comes first, by bytes. */
 static bool
 element_before(const void *a, const void *b)
 {
@@ -150,7 +143,7 @@ element_before(const void *a, const void *b)
 	return order != 0 ? order < 0 : left->len < right->len;
 }
 
-/* Sorts the elements, reshaped, of an array that is a multiset. */
+/* Sorts the elements of an array that is a multiset. */
 static void
 sort_elements(JsonbValue *values, int count, const Normalisation *norm)
 {
@@ -183,7 +176,6 @@ sort_elements(JsonbValue *values, int count, const Normalisation *norm)
 	pfree(texts.data);
 }
 
-/* Adds the elements of an array. */
 static void
 push_elements(Reshaping *to, JsonbContainer *array, const Place *place)
 {
@@ -203,7 +195,7 @@ push_elements(Reshaping *to, JsonbContainer *array, const Place *place)
 	}
 }
 
-/* Returns whether something else is here than "fields" expect. */
+/* Something else than "fields" expect. */
 static bool
 is_in_the_way(const JsonbContainer *container, const ParamsPath *node)
 {
@@ -213,45 +205,46 @@ is_in_the_way(const JsonbContainer *container, const ParamsPath *node)
 		!node->leads_into_object : !node->leads_into_array;
 }
 
+static JsonbValue *
+push_array(Reshaping *to, JsonbContainer *container, const Place *place)
+{
+	JsonbValue *array;
+
+	(void) pushJsonbValue(&to->state, WJB_BEGIN_ARRAY, NULL);
+	push_elements(to, container, place);
+	array = pushJsonbValue(&to->state, WJB_END_ARRAY, NULL);
+	if (place->node != NULL && place->node->unordered)
+		sort_elements(array->val.array.elems, array->val.array.nElems, to->norm);
+	return array;
+}
+
 /* Adds and returns a container.  Raises 54001 when nesting is too deep. */
 static JsonbValue *
 push_container(Reshaping *to, JsonbContainer *container, const Place *place)
 {
 	Place		here = *place;
+	JsonbContainer *below;
 
 	check_stack_depth();
 	if (here.choosing && is_in_the_way(container, here.node))
 		here.choosing = false;
 	if (!JsonContainerIsObject(container))
-	{
-		JsonbValue *array;
-
-		(void) pushJsonbValue(&to->state, WJB_BEGIN_ARRAY, NULL);
-		push_elements(to, container, &here);
-		array = pushJsonbValue(&to->state, WJB_END_ARRAY, NULL);
-		if (here.node != NULL && here.node->unordered)
-			sort_elements(array->val.array.elems, array->val.array.nElems, to->norm);
-		return array;
-	}
+		return push_array(to, container, &here);
 	if (here.below != NULL && !JsonContainerIsObject(here.below))
 		here.below = NULL;
 	(void) pushJsonbValue(&to->state, WJB_BEGIN_OBJECT, NULL);
 	push_members(to, container, NULL, &here);
-	if (here.below != NULL)
-	{
-		JsonbContainer *below = here.below;
-
-		here.below = NULL;
+	below = here.below;
+	here.below = NULL;
+	if (below != NULL)
 		push_members(to, below, container, &here);
-	}
 	return pushJsonbValue(&to->state, WJB_END_OBJECT, NULL);
 }
 
 /*
- * Returns params, which must be detoasted, in the form that is hashed; params
- * themselves if that is what they are in already.  norm may be NULL.  Raises
- * 22032 for a string that is not valid in the encoding of the database, 54001
- * when nesting is too deep.
+ * Returns params, which must be detoasted, in the form that is hashed; the same
+ * pointer if they are already.  norm may be NULL.  Raises 22032 for a string that is
+ * not valid in the encoding of the database, 54001 when nesting is too deep.
  */
 Jsonb *
 reshape_params(Jsonb *params, const Normalisation *norm)

@@ -28,9 +28,8 @@ all_ascii(const char *string, int len)
 }
 
 /*
- * Returns string, which is not empty, converted from encoding to UTF-8; NULL
- * if some of it has no UTF-8 form.  The result is allocated.  Raises 42883 for
- * an encoding that has no conversion to UTF-8 (MULE_INTERNAL).
+ * Returns string, which is not empty, in UTF-8, allocated; NULL if some of it has no
+ * such form.  Raises 42883 for an encoding without conversion (MULE_INTERNAL).
  */
 static char *
 convert(const char *string, int len, int encoding, int *utf8_len)
@@ -54,9 +53,8 @@ convert(const char *string, int len, int encoding, int *utf8_len)
 }
 
 /*
- * Returns the UTF-8 form of len bytes in server encoding, without NUL bytes:
- * the same pointer where nothing has to change, allocated memory otherwise,
- * NULL where there is no such form.
+ * Returns the UTF-8 form of len bytes in server encoding: the same pointer where
+ * nothing has to change, allocated memory otherwise, NULL where there is none.
  */
 char *
 utf8_from_server(const char *string, int len, int *utf8_len)
