@@ -21,46 +21,32 @@
 
 #include "claim/claim.h"
 
-typedef enum Field
+/* The first fields, whose types are enums of the extension. */
+typedef enum Label
 {
-	FIELD_VERDICT,
-	FIELD_STATE,
-	FIELD_ADVICE,
-	FIELD_ID,
-	FIELD_PRINCIPAL,
-	FIELD_OPERATION,
-	FIELD_KEY,
-	FIELD_FENCE,
-	FIELD_ATTEMPT,
-	FIELD_RESULT,
-	FIELD_ERROR,
-	FIELD_RETRY_AFTER,
-	FIELD_HOLDER,
-	FIELD_CLAIMED_AT,
-	FIELD_FINISHED_AT,
-	FIELD_LEASE_UNTIL,
-	FIELD_EXPIRES_AT,
-	FIELD_FORGET_AT
-} Field;
+	LABEL_VERDICT,
+	LABEL_STATE,
+	LABEL_ADVICE,
+	N_LABELS
+} Label;
 
-#define N_FIELDS (FIELD_FORGET_AT + 1)
-
-#define N_ENUMS (FIELD_ADVICE + 1)
 #define MOST_LABELS (STATE_EXPIRED + 1)
 
-/* Types of the fields, in their order; InvalidOid = an enum of the extension. */
-static const Oid field_types[N_FIELDS] = {
+/* Types of the fields; InvalidOid = an enum of the extension. */
+static const Oid field_types[] = {
 	InvalidOid, InvalidOid, InvalidOid, UUIDOID, TEXTOID, TEXTOID, TEXTOID,
 	INT8OID, INT4OID, JSONBOID, JSONBOID, INTERVALOID, INT4OID,
 	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID
 };
 
+#define N_FIELDS ((int) lengthof(field_types))
+
 /* Labels of the enums, by their values here. */
-static const char *const labels[N_ENUMS][MOST_LABELS] = {
-	[FIELD_VERDICT] = {"execute", "replay", "in_progress", "mismatch", "unknown", "expired"},
-	[FIELD_STATE] = {"absent", "unconfirmed", "accepted", "processing", "succeeded", "failed",
+static const char *const labels[N_LABELS][MOST_LABELS] = {
+	[LABEL_VERDICT] = {"execute", "replay", "in_progress", "mismatch", "unknown", "expired"},
+	[LABEL_STATE] = {"absent", "unconfirmed", "accepted", "processing", "succeeded", "failed",
 	"unknown", "expired"},
-	[FIELD_ADVICE] = {"run", "use_result", "retry_same_key", "new_key", "reconcile"},
+	[LABEL_ADVICE] = {"run", "use_result", "retry_same_key", "new_key", "reconcile"},
 };
 
 /* What is known of the type; valid while identifier is the type's current one. */
@@ -70,7 +56,7 @@ typedef struct AnswerType
 	uint64		identifier;
 	MemoryContext context;
 	TupleDesc	tupdesc;
-	Oid			label_oids[N_ENUMS][MOST_LABELS];
+	Oid			label_oids[N_LABELS][MOST_LABELS];
 } AnswerType;
 
 static AnswerType answer_type = {NULL};
@@ -82,19 +68,21 @@ static AnswerType answer_type = {NULL};
 static void
 resolve_fields(AnswerType *type)
 {
+	int			natts = type->tupdesc->natts;
+
 	for (int i = 0; i < N_FIELDS; i++)
 	{
-		Form_pg_attribute att = i < type->tupdesc->natts ?
+		Form_pg_attribute att = i < natts && natts <= lengthof(((RowValues *) NULL)->values) ?
 		TupleDescAttr(type->tupdesc, i) : NULL;
 
 		if (att == NULL || att->attisdropped ||
-			(i < N_ENUMS ? !type_is_enum(att->atttypid) : att->atttypid != field_types[i]))
+			(i < N_LABELS ? !type_is_enum(att->atttypid) : att->atttypid != field_types[i]))
 			ereport(ERROR,
 					(errcode(ERRCODE_DATATYPE_MISMATCH),
 					 errmsg("type %s is not the one the extension made: field %d differs",
 							format_type_be(type->entry->type_id), i + 1),
 					 errhint("Run ALTER EXTENSION idempotency UPDATE, or drop and create the extension.")));
-		for (int n = 0; i < N_ENUMS && n < MOST_LABELS && labels[i][n]; n++)
+		for (int n = 0; i < N_LABELS && n < MOST_LABELS && labels[i][n]; n++)
 			type->label_oids[i][n] = GetSysCacheOid2(ENUMTYPOIDNAME, Anum_pg_enum_oid,
 													 ObjectIdGetDatum(att->atttypid),
 													 CStringGetDatum(labels[i][n]));
@@ -148,11 +136,8 @@ answer_init(Answer *answer, const Identity *who)
 	answer->who = who;
 	answer->holder = NO_HOLDER;
 	answer->attempt = NO_ATTEMPT;
-	answer->claimed_at = NEVER;
-	answer->finished_at = NEVER;
-	answer->lease_until = NEVER;
-	answer->expires_at = NEVER;
-	answer->forget_at = NEVER;
+	answer->claimed_at = answer->finished_at = answer->lease_until = NEVER;
+	answer->expires_at = answer->forget_at = NEVER;
 }
 
 /*
@@ -220,10 +205,10 @@ answer_tell_record(Answer *answer, const Policy *policy, const Record *rec,
 	answer->forget_at = rec->forget_at;
 }
 
-static Datum
-label_oid(const AnswerType *type, Field field, int label)
+static void
+add_label(RowValues *row, const AnswerType *type, Label which, int label)
 {
-	return ObjectIdGetDatum(type->label_oids[field][label]);
+	row_add(row, true, ObjectIdGetDatum(type->label_oids[which][label]));
 }
 
 /* Fills a row with an answer, field by field. */
@@ -233,9 +218,12 @@ put_answer(RowValues *row, const AnswerType *type, const Answer *answer, Interva
 	const Identity *who = answer->who;
 
 	retry_after->time = answer->retry_after;
-	row_add(row, answer->verdict != VERDICT_NONE, label_oid(type, FIELD_VERDICT, answer->verdict));
-	row_add(row, true, label_oid(type, FIELD_STATE, answer->state));
-	row_add(row, true, label_oid(type, FIELD_ADVICE, answer->advice));
+	if (answer->verdict == VERDICT_NONE)
+		row_add(row, false, (Datum) 0);
+	else
+		add_label(row, type, LABEL_VERDICT, answer->verdict);
+	add_label(row, type, LABEL_STATE, answer->state);
+	add_label(row, type, LABEL_ADVICE, answer->advice);
 	row_add(row, true, UUIDPGetDatum(&who->id));
 	row_add(row, true, CStringGetTextDatum(who->principal));
 	row_add(row, true, CStringGetTextDatum(who->operation));
@@ -300,8 +288,8 @@ answer_log(const Call *call, const Answer *answer)
 {
 	const Policy *policy = call->policy;
 	RequestAnswer logged = {
-		.verdict = answer->verdict == VERDICT_NONE ? NULL : labels[FIELD_VERDICT][answer->verdict],
-		.state = labels[FIELD_STATE][answer->state],
+		.verdict = answer->verdict == VERDICT_NONE ? NULL : labels[LABEL_VERDICT][answer->verdict],
+		.state = labels[LABEL_STATE][answer->state],
 		.attempt = answer->attempt,
 	};
 
@@ -316,31 +304,14 @@ answer_log(const Call *call, const Answer *answer)
 	request_answered(call, &logged);
 }
 
-/* A row being decoded. */
-typedef struct Row
-{
-	const AnswerType *type;
-	Datum	   *values;
-	bool	   *nulls;
-} Row;
-
-static text *
-get_text(const Row *row, Field field)
-{
-	return row->nulls[field] ? NULL : DatumGetTextPP(row->values[field]);
-}
-
-/*
- * Returns which of the n labels of an enum a field has; n if it is NULL or has
- * another one.
- */
+/* Returns which label the next field has, of n; n if it is NULL or has another. */
 static int
-get_label(const Row *row, Field field, int n)
+next_label(RowValues *row, const Oid *oids, int n)
 {
-	const Oid  *oids = row->type->label_oids[field];
-	int			i = row->nulls[field] ? n : 0;
+	Datum		value = row_next(row);
+	int			i = value == (Datum) 0 ? n : 0;
 
-	while (i < n && oids[i] != DatumGetObjectId(row->values[field]))
+	while (i < n && oids[i] != DatumGetObjectId(value))
 		i++;
 	return i;
 }
@@ -353,36 +324,30 @@ void
 answer_decode(FunctionCallInfo fcinfo, int argno, DecodedAnswer *decoded)
 {
 	HeapTupleHeader header;
-	HeapTupleData tuple;
-	Row			row;
-	TupleDesc	tupdesc;
+	HeapTupleData tuple = {0};
+	const AnswerType *type;
+	RowValues	row;
 
 	if (PG_ARGISNULL(argno))
 		REFUSE_ARGUMENT(errmsg("the answer handed over must not be null"),
 						errhint("Hand over the answer of idem_claim() as it came."));
 	header = PG_GETARG_HEAPTUPLEHEADER(argno);
-	row.type = answer_type_of(HeapTupleHeaderGetTypeId(header));
-	tupdesc = row.type->tupdesc;
-	row.values = palloc(tupdesc->natts * sizeof(Datum));
-	row.nulls = palloc(tupdesc->natts * sizeof(bool));
+	type = answer_type_of(HeapTupleHeaderGetTypeId(header));
 	tuple.t_len = HeapTupleHeaderGetDatumLength(header);
-	ItemPointerSetInvalid(&tuple.t_self);
-	tuple.t_tableOid = InvalidOid;
 	tuple.t_data = header;
-	heap_deform_tuple(&tuple, tupdesc, row.values, row.nulls);
+	row.n = 0;
+	heap_deform_tuple(&tuple, type->tupdesc, row.values, row.nulls);
 
-	decoded->verdict = get_label(&row, FIELD_VERDICT, VERDICT_NONE);
-	decoded->state = get_label(&row, FIELD_STATE, MOST_LABELS);
-	decoded->has_state = decoded->state < MOST_LABELS;
-	decoded->retryable = get_label(&row, FIELD_ADVICE, ADVICE_RECONCILE + 1) == ADVICE_RETRY_SAME_KEY;
-	decoded->has_id = !row.nulls[FIELD_ID];
-	if (decoded->has_id)
-		decoded->id = *DatumGetUUIDP(row.values[FIELD_ID]);
-	decoded->principal = get_text(&row, FIELD_PRINCIPAL);
-	decoded->operation = get_text(&row, FIELD_OPERATION);
-	decoded->key = get_text(&row, FIELD_KEY);
-	decoded->has_fence = !row.nulls[FIELD_FENCE];
-	decoded->fence = decoded->has_fence ? DatumGetInt64(row.values[FIELD_FENCE]) : 0;
-	decoded->result = row.nulls[FIELD_RESULT] ? (Datum) 0 : row.values[FIELD_RESULT];
-	decoded->error = row.nulls[FIELD_ERROR] ? (Datum) 0 : row.values[FIELD_ERROR];
+	decoded->verdict = next_label(&row, type->label_oids[LABEL_VERDICT], VERDICT_NONE);
+	decoded->state = next_label(&row, type->label_oids[LABEL_STATE], MOST_LABELS);
+	decoded->retryable = next_label(&row, type->label_oids[LABEL_ADVICE],
+									ADVICE_RECONCILE + 1) == ADVICE_RETRY_SAME_KEY;
+	decoded->id = (pg_uuid_t *) DatumGetPointer(row_next(&row));
+	decoded->principal = row_next_text(&row);
+	decoded->operation = row_next_text(&row);
+	decoded->key = row_next_text(&row);
+	decoded->fence = DatumGetInt64(row_next(&row));
+	(void) row_next(&row);		/* attempt */
+	decoded->result = row_next(&row);
+	decoded->error = row_next(&row);
 }

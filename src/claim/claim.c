@@ -726,11 +726,11 @@ claim_begin(Claim *claim, FunctionCallInfo fcinfo, const ClaimKind *kind,
 static const pg_uuid_t *
 open_id(const DecodedAnswer *decoded)
 {
-	const OpenClaim *open = decoded->has_id ? open_claim_find(&decoded->id) : NULL;
+	const OpenClaim *open = decoded->id ? open_claim_find(decoded->id) : NULL;
 
 	return open && equal_texts(open->rec.operation, decoded->operation) &&
 		equal_texts(open->rec.key, decoded->key) &&
-		equal_texts(open->rec.principal, decoded->principal) ? &decoded->id : NULL;
+		equal_texts(open->rec.principal, decoded->principal) ? decoded->id : NULL;
 }
 
 /*
@@ -744,12 +744,12 @@ claim_handle(FunctionCallInfo fcinfo, int argno, const char *verb, bool or_repla
 	answer_decode(fcinfo, argno, decoded);
 	call_begin(call, fcinfo, BIND_UNLESS_WORKER, decoded->operation, decoded->key, decoded->principal,
 			   open_id(decoded));
-	if ((decoded->verdict != VERDICT_EXECUTE || !decoded->has_fence) &&
+	if ((decoded->verdict != VERDICT_EXECUTE || decoded->fence == 0) &&
 		!(or_replay && decoded->verdict == VERDICT_REPLAY))
 		claim_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, verb, "the answer is no claim handle",
 					 or_replay ? "Only an answer with verdict execute or replay is one." :
 					 "Only an answer with verdict execute and a fence is one.");
-	if (!decoded->has_id || memcmp(&decoded->id, &call->who.id, UUID_LEN) != 0)
+	if (decoded->id == NULL || memcmp(decoded->id, &call->who.id, UUID_LEN) != 0)
 		claim_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, verb, "the answer has another id",
 					 "Hand over the answer of idem_claim() as it came.");
 }

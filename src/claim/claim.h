@@ -53,19 +53,16 @@ typedef struct Answer
 	TimestampTz forget_at;
 } Answer;
 
-/* An idem_answer handed back to us as an argument. */
+/* An idem_answer handed back to us as an argument; NULL and 0 = SQL NULL. */
 typedef struct DecodedAnswer
 {
 	Verdict		verdict;
-	State		state;
-	bool		has_state;
+	State		state;			/* STATE_EXPIRED + 1 = SQL NULL */
 	bool		retryable;		/* advice is to retry with the same key */
-	bool		has_id;
-	pg_uuid_t	id;
-	text	   *principal;		/* NULL = SQL NULL, likewise below */
+	const pg_uuid_t *id;
+	text	   *principal;
 	text	   *operation;
 	text	   *key;
-	bool		has_fence;
 	int64		fence;
 	Datum		result;
 	Datum		error;

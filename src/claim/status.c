@@ -230,7 +230,7 @@ why_no_result(const DecodedAnswer *decoded)
 	State		state = decoded->state;
 
 	if (decoded->verdict == VERDICT_IN_PROGRESS)
-		return decoded->has_state && state == STATE_FAILED && decoded->retryable ? &early : &in_progress;
+		return state == STATE_FAILED && decoded->retryable ? &early : &in_progress;
 	if (decoded->verdict == VERDICT_MISMATCH)
 		return &mismatch;
 	if (decoded->verdict == VERDICT_UNKNOWN)
@@ -271,7 +271,7 @@ SQL_FUNCTION(idem_value)
 				(errcode(refusal->sqlstate),
 				 errmsg("operation \"%s\" (id %s) has no result: %s",
 						decoded.operation ? text_to_cstring(decoded.operation) : "",
-						decoded.has_id ? identity_text(&decoded.id) : "", refusal->what),
+						decoded.id ? identity_text(decoded.id) : "", refusal->what),
 				 refusal->sqlstate == ERRCODE_IDEM_FAILED && decoded.error != (Datum) 0 ?
 				 errdetail("%s", JsonbToCString(NULL, &DatumGetJsonbP(decoded.error)->root,
 												VARSIZE(DatumGetJsonbP(decoded.error)))) : 0,

@@ -114,8 +114,8 @@ CLAIM = {
         "if (given && VARSIZE_ANY_EXHDR(given) < IDEM_DIGEST_LEN)"),
     "handle_of_another_id": (
         "finish",
-        "if (!decoded->has_id || memcmp(&decoded->id, &call->who.id, UUID_LEN) != 0)",
-        "if (!decoded->has_id)"),
+        "if (decoded->id == NULL || memcmp(decoded->id, &call->who.id, UUID_LEN) != 0)",
+        "if (decoded->id == NULL)"),
     "repetition_under_another_fence": (
         "finish",
         "if (rec->fence != finish->fence)\n\t\treturn false;",
