@@ -40,12 +40,25 @@ static const struct
 								 * repeated */
 	Counter		counter;
 	State		state;			/* for the log */
+
+	/* numbers of the arguments after a claim; 0 = not taken */
+	int			outcome;
+	int			retryable;
+	int			retry_after;
+	int			lease;
+	int			principal;		/* after operation, key and fence */
 }			finishings[] = {
-	[FINISH_COMPLETE] = {"complete", "completed", COUNT_COMPLETED, STATE_SUCCEEDED},
-	[FINISH_FAIL] = {"fail", "recorded as failed", COUNT_FAILED, STATE_FAILED},
-	[FINISH_UNSURE] = {"mark as unsure", NULL, COUNT_UNSURE, STATE_UNKNOWN},
-	[FINISH_RENEW] = {"renew", NULL, COUNT_RENEWED, STATE_PROCESSING},
-	[FINISH_RELEASE] = {"release", "released", COUNT_RELEASED, STATE_ABSENT},
+
+	[FINISH_COMPLETE] = {"complete", "completed", COUNT_COMPLETED, STATE_SUCCEEDED,
+	.outcome = 1,.principal = 4},
+	[FINISH_FAIL] = {"fail", "recorded as failed", COUNT_FAILED, STATE_FAILED,
+	.outcome = 1,.retryable = 2,.retry_after = 3,.principal = 5},
+	[FINISH_UNSURE] = {"mark as unsure", NULL, COUNT_UNSURE, STATE_UNKNOWN,
+	.outcome = 1,.principal = 4},
+	[FINISH_RENEW] = {"renew", NULL, COUNT_RENEWED, STATE_PROCESSING,
+	.lease = 1,.principal = 4},
+	[FINISH_RELEASE] = {"release", "released", COUNT_RELEASED, STATE_ABSENT,
+	.retry_after = 1,.principal = 3},
 };
 
 typedef struct Finish
@@ -139,9 +152,7 @@ same_json(Datum a, Datum b)
 								  &DatumGetJsonbP(b)->root) == 0;
 }
 
-/*
- * Returns whether the record says under this fence what is being said again.
- */
+/* Does the record say under this fence what is being said again? */
 static bool
 is_repetition(const Finish *finish, const Record *rec)
 {
@@ -310,77 +321,65 @@ finish_claim(const Call *call, int64 fence, bool succeeded, Datum outcome)
 	finish_run(&finish, &rec);
 }
 
-/* Which arguments a function takes, by their number; 0 = none. */
-typedef struct FinishArgs
+/*
+ * Returns the number of an argument, given its number after a claim.  Where
+ * operation, key and fence stand for the claim, the principal is among them.
+ */
+static int
+argument(Finishing what, bool by_key, int n)
 {
-	int			principal;		/* after operation, key and fence */
-	int			outcome;
-	int			retryable;
-	int			retry_after;
-	int			lease;
-} FinishArgs;
-
-/* Argument 0 is an idem_answer. */
-static const FinishArgs by_answer[] = {
-	[FINISH_COMPLETE] = {.outcome = 1},
-	[FINISH_FAIL] = {.outcome = 1,.retryable = 2,.retry_after = 3},
-	[FINISH_UNSURE] = {.outcome = 1},
-	[FINISH_RENEW] = {.lease = 1},
-	[FINISH_RELEASE] = {.retry_after = 1},
-};
-
-/* Arguments 0 to 2 are operation, key and fence. */
-static const FinishArgs by_key[] = {
-	[FINISH_COMPLETE] = {.outcome = 3,.principal = 4},
-	[FINISH_FAIL] = {.outcome = 3,.retryable = 4,.principal = 5,.retry_after = 6},
-	[FINISH_UNSURE] = {.outcome = 3,.principal = 4},
-	[FINISH_RENEW] = {.lease = 3,.principal = 4},
-	[FINISH_RELEASE] = {.principal = 3,.retry_after = 4},
-};
+	if (n == 0 || !by_key)
+		return n;
+	return n + 2 < finishings[what].principal ? n + 2 : n + 3;
+}
 
 /*
  * Finds out which claim is meant, and under which fence.  Raises 22023, 42501.
  */
 static void
-read_handle(FunctionCallInfo fcinfo, int principal, Finish *finish)
+read_handle(FunctionCallInfo fcinfo, bool by_key, Finish *finish)
 {
 	Call	   *call = &finish->call;
 	DecodedAnswer decoded;
 
-	if (principal > 0)
+	if (!by_key)
 	{
-		call_begin(call, fcinfo, BIND_UNLESS_WORKER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(principal), NULL);
-		if (PG_ARGISNULL(2))
-			refuse_finish(finish, ERRCODE_INVALID_PARAMETER_VALUE, "fence must not be null", "The fence is in the answer of idem_claim().");
-		finish->fence = PG_GETARG_INT64(2);
+		claim_handle(fcinfo, 0, finishings[finish->what].verb, false, call, &decoded);
+		finish->fence = decoded.fence;
 		return;
 	}
-	claim_handle(fcinfo, 0, finishings[finish->what].verb, false, call, &decoded);
-	finish->fence = decoded.fence;
+	call_begin(call, fcinfo, BIND_UNLESS_WORKER, ARG_TEXT(0), ARG_TEXT(1),
+			   ARG_TEXT(finishings[finish->what].principal), NULL);
+	if (PG_ARGISNULL(2))
+		refuse_finish(finish, ERRCODE_INVALID_PARAMETER_VALUE, "fence must not be null", "The fence is in the answer of idem_claim().");
+	finish->fence = PG_GETARG_INT64(2);
 }
 
 /* Serves a function of the owner. */
 static Datum
-finish_serve(FunctionCallInfo fcinfo, const FinishArgs *args, Finishing what)
+finish_serve(FunctionCallInfo fcinfo, Finishing what, bool by_key)
 {
+	int			outcome = argument(what, by_key, finishings[what].outcome);
+	int			retryable = argument(what, by_key, finishings[what].retryable);
+	int			retry_after = argument(what, by_key, finishings[what].retry_after);
+	int			lease = argument(what, by_key, finishings[what].lease);
 	Finish		finish = {.what = what,.retry_after = NO_LIMIT};
-	const Call *call = &finish.call;
 	Record		rec;
 
-	read_handle(fcinfo, args->principal, &finish);
-	if (args->outcome > 0 && !PG_ARGISNULL(args->outcome))
-		finish.outcome = JsonbPGetDatum(PG_GETARG_JSONB_P(args->outcome));
-	if (args->retryable > 0 && !PG_ARGISNULL(args->retryable))
-		finish.retryable = PG_GETARG_BOOL(args->retryable);
-	if (args->retry_after > 0)
-		finish.retry_after = claim_interval(fcinfo, args->retry_after, "retry_after", call, NO_LIMIT);
-	if (args->lease > 0)
+	read_handle(fcinfo, by_key, &finish);
+	if (outcome > 0 && !PG_ARGISNULL(outcome))
+		finish.outcome = JsonbPGetDatum(PG_GETARG_JSONB_P(outcome));
+	if (retryable > 0 && !PG_ARGISNULL(retryable))
+		finish.retryable = PG_GETARG_BOOL(retryable);
+	if (retry_after > 0)
+		finish.retry_after = claim_interval(fcinfo, retry_after, "retry_after", &finish.call, NO_LIMIT);
+	if (lease > 0)
 	{
-		finish.lease = claim_interval(fcinfo, args->lease, "lease", call, 0);
+		finish.lease = claim_interval(fcinfo, lease, "lease", &finish.call, 0);
 		if (finish.lease == 0)
 			refuse_finish(&finish, ERRCODE_INVALID_PARAMETER_VALUE, "lease must be longer than zero",
 						  "Give the time the work may still take, or call idem_release() if it is given up.");
-		claim_check_lease(call, finishings[what].verb, finish.lease);
+		claim_check_lease(&finish.call, finishings[what].verb, finish.lease);
 	}
 	finish_run(&finish, &rec);
 	if (what == FINISH_RENEW)
@@ -390,43 +389,20 @@ finish_serve(FunctionCallInfo fcinfo, const FinishArgs *args, Finishing what)
 	return what == FINISH_COMPLETE ? finish.outcome : (Datum) 0;
 }
 
-/*
- * Defines a function with which an owner says that; what it takes is in by_answer or
- * by_key.
- */
-#define FINISH_FUNCTION(name, args, what) \
+/* Defines the two functions with which an owner says that: of a claim, and by key. */
+#define FINISH_FUNCTIONS(name, what) \
 	REQUEST_FUNCTION(name, finishings[what].verb) \
 	{ \
-		return finish_serve(fcinfo, &args[what], what); \
+		return finish_serve(fcinfo, what, false); \
+	} \
+	REQUEST_FUNCTION(name##_key, finishings[what].verb) \
+	{ \
+		return finish_serve(fcinfo, what, true); \
 	} \
 	extern Datum name(PG_FUNCTION_ARGS)
 
-/* idem_complete(claim, result) */
-FINISH_FUNCTION(idem_complete, by_answer, FINISH_COMPLETE);
-
-/* idem_complete_key(operation, key, fence, result, principal) */
-FINISH_FUNCTION(idem_complete_key, by_key, FINISH_COMPLETE);
-
-/* idem_fail(claim, error, retryable, retry_after) */
-FINISH_FUNCTION(idem_fail, by_answer, FINISH_FAIL);
-
-/* idem_fail_key(operation, key, fence, error, retryable, principal, retry_after) */
-FINISH_FUNCTION(idem_fail_key, by_key, FINISH_FAIL);
-
-/* idem_unsure(claim, detail) */
-FINISH_FUNCTION(idem_unsure, by_answer, FINISH_UNSURE);
-
-/* idem_unsure_key(operation, key, fence, detail, principal) */
-FINISH_FUNCTION(idem_unsure_key, by_key, FINISH_UNSURE);
-
-/* idem_renew(claim, lease) */
-FINISH_FUNCTION(idem_renew, by_answer, FINISH_RENEW);
-
-/* idem_renew_key(operation, key, fence, lease, principal) */
-FINISH_FUNCTION(idem_renew_key, by_key, FINISH_RENEW);
-
-/* idem_release(claim, retry_after) */
-FINISH_FUNCTION(idem_release, by_answer, FINISH_RELEASE);
-
-/* idem_release_key(operation, key, fence, principal, retry_after) */
-FINISH_FUNCTION(idem_release_key, by_key, FINISH_RELEASE);
+FINISH_FUNCTIONS(idem_complete, FINISH_COMPLETE);
+FINISH_FUNCTIONS(idem_fail, FINISH_FAIL);
+FINISH_FUNCTIONS(idem_unsure, FINISH_UNSURE);
+FINISH_FUNCTIONS(idem_renew, FINISH_RENEW);
+FINISH_FUNCTIONS(idem_release, FINISH_RELEASE);
