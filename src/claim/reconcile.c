@@ -54,10 +54,7 @@ claim_max_records(FunctionCallInfo fcinfo, int n, const char *function)
 	return PG_GETARG_INT32(n);
 }
 
-/*
- * Begins to answer with the records of entries.  entries has what is to be known
- * of the call.
- */
+/* Begins to answer with the records of entries. */
 void
 claim_entries_begin(Entries *entries, FunctionCallInfo fcinfo, bool for_writing)
 {
@@ -93,9 +90,8 @@ claim_entries_collect(Entries *entries, int most, MemoryContext context,
 }
 
 /*
- * Reads the record of an entry that may be handed out.  Returns false if not: it
- * is gone, another transaction is at it, or the caller may not use the operation
- * for its principal.
+ * Reads the record of an entry.  Returns false if it may not be handed out: it is
+ * gone, another transaction is at it, or the caller may not use it.
  */
 bool
 claim_read_entry(Store *store, const Work *entry, Call *call, Record *rec,
@@ -116,10 +112,7 @@ claim_read_entry(Store *store, const Work *entry, Call *call, Record *rec,
 	return true;
 }
 
-/*
- * Puts an entry's record into the result, if it is still open and the caller
- * may see it.  What is shown is what the record says now.
- */
+/* Puts an entry's record into the result, if it is still open and may be seen. */
 static bool
 put_entry(Entries *listing, const Work *work)
 {
@@ -259,8 +252,7 @@ put_unknown(Entries *reconcile, const Call *call, const Record *rec,
 /*
  * The record of a due entry is not unknown: corrects the entry.  A lease that
  * is over and may be taken over by policy is looked at again after the time a
- * reconciler asks for, in case the policy changes; so a call does not look at
- * all of them each time.
+ * reconciler asks for, in case the policy changes, and not by each call.
  */
 static void
 correct_entry(Entries *reconcile, const Work *entry, const Record *rec,
@@ -268,24 +260,19 @@ correct_entry(Entries *reconcile, const Work *entry, const Record *rec,
 {
 	Work		work = *entry;
 
-	if (!work_is_open(rec))
-	{
-		work_forget(entry);
-		return;
-	}
 	if (effective == EFFECTIVE_OVERRUN && rec->accepted)
 		work.queue = QUEUE_STARTED;
 	else if (effective == EFFECTIVE_RUNNING)
 		work.due_at = rec->lease_until;
 	else
 		work.due_at = clock_after(GetCurrentTimestamp(), reconcile->lease);
-	(void) work_update(entry, &work);
+	if (work_is_open(rec))
+		(void) work_update(entry, &work);
+	else
+		work_forget(entry);
 }
 
-/*
- * Hands the record of an entry out.  Returns false if that is not possible: it
- * is not unknown, or another session has it.
- */
+/* Hands a record out; false if it is not unknown, or another session has it. */
 static bool
 hand_out(Entries *reconcile, const Work *entry)
 {
@@ -321,26 +308,20 @@ hand_out(Entries *reconcile, const Work *entry)
 	return false;
 }
 
-/*
- * Adds to a scan what is due of one operation, or of all that the caller may
- * use.
- */
+/* Adds to a scan what is due of one operation, or of all the caller may use. */
 static void
-add_due(WorkScan *scan, char queue, char *operation)
+add_due(WorkScan *scan, char queue, const char *only)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	bool		all = operation == NULL;
+	const char *operation = only ? only : work_next_operation(queue, NULL);
 
-	if (all)
-		operation = work_next_operation(queue, NULL);
-	while (operation)
+	for (; operation; operation = only ? NULL : work_next_operation(queue, operation))
 	{
 		const Policy *policy = policy_get(operation);
 
 		if (access_has_role(policy->role))
 			work_scan_add(scan, queue, operation,
 						  access_workers_principal(policy, operation), now);
-		operation = all ? work_next_operation(queue, operation) : NULL;
 	}
 }
 
@@ -372,31 +353,6 @@ REQUEST_FUNCTION(idem_reconcile, "reconcile")
 	return (Datum) 0;
 }
 
-/*
- * Returns what an outcome makes of the record; RECORD_RELEASED if it was not
- * executed.  Raises 22023 for an outcome there is not.
- */
-static char
-state_of_outcome(FunctionCallInfo fcinfo, int argno, const Call *call)
-{
-	static const struct
-	{
-		const char *name;
-		char		state;
-	}			outcomes[] = {
-		{"succeeded", RECORD_SUCCEEDED}, {"failed", RECORD_FAILED}, {"not_executed", RECORD_RELEASED}
-	};
-	char	   *name = PG_ARGISNULL(argno) ? "" : text_to_cstring(PG_GETARG_TEXT_PP(argno));
-
-	for (int i = 0; i < lengthof(outcomes); i++)
-	{
-		if (strcmp(name, outcomes[i].name) == 0)
-			return outcomes[i].state;
-	}
-	claim_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, "resolve", "there is no such outcome",
-				 "The outcomes are succeeded, failed and not_executed.");
-}
-
 /*----
  * Changing a record past its owner.
  *----
@@ -405,12 +361,7 @@ state_of_outcome(FunctionCallInfo fcinfo, int argno, const Call *call)
 /* One call that changes a record whose lock it does not need. */
 typedef struct Change
 {
-	Call		call;
 	const char *verb;			/* for messages */
-	char		outcome;		/* of idem_resolve */
-	Datum		detail;			/* likewise; (Datum) 0 = NULL */
-	int64		fence;			/* likewise; 0 = NULL */
-	text	   *reason;			/* of idem_reopen; NULL = none */
 	int			missing;		/* SQLSTATE if nothing is on record */
 
 	/*
@@ -418,6 +369,13 @@ typedef struct Change
 	 * to be written.  Raises ID002 if it must not.
 	 */
 	bool		(*apply) (struct Change *change, Record *rec);
+
+	Call		call;
+	char		outcome;		/* of idem_resolve */
+	Datum		detail;			/* likewise; (Datum) 0 = NULL */
+	int64		fence;			/* likewise; 0 = NULL */
+	text	   *reason;			/* of idem_reopen; NULL = none */
+	Answer		answer;
 } Change;
 
 pg_noreturn static void
@@ -428,23 +386,18 @@ refuse_change(const Change *change, const char *why)
 }
 
 static void
-change_begin(Change *change, FunctionCallInfo fcinfo, const char *verb,
-			 bool (*apply) (Change *change, Record *rec), text *principal)
+change_begin(Change *change, FunctionCallInfo fcinfo, text *principal)
 {
-	memset(change, 0, sizeof(*change));
-	change->verb = verb;
-	change->apply = apply;
-	change->missing = ERRCODE_IDEM_NO_CLAIM;
 	call_begin(&change->call, fcinfo, BIND_WORKER, ARG_TEXT(0), ARG_TEXT(1), principal, NULL);
-	call_refuse_unless_writable(verb, &change->call.who);
+	call_refuse_unless_writable(change->verb, &change->call.who);
 }
 
 /*
- * Changes the record of a key and says what is known of it from then on.
+ * Changes the record of a key and answers with what is known of it from then on.
  * Raises ID001, ID002.
  */
 static void
-change_run(Change *change, Answer *answer)
+change_run(Change *change)
 {
 	Store		store;
 	Record		found;
@@ -461,8 +414,27 @@ change_run(Change *change, Answer *answer)
 			break;
 	} while (store_update(&store, &found, &rec, true) != ROW_CHANGED);
 	store_close(&store);
-	status_of_record(&change->call, &rec, answer);
-	answer_log(&change->call, answer);
+	status_of_record(&change->call, &rec, &change->answer);
+	answer_log(&change->call, &change->answer);
+}
+
+/*
+ * Returns what an outcome makes of the record; RECORD_RELEASED if it was not
+ * executed.  Raises 22023 for an outcome there is not.
+ */
+static char
+state_of_outcome(const Call *call, text *outcome)
+{
+	const char *name = outcome ? text_to_cstring(outcome) : "";
+
+	if (strcmp(name, "succeeded") == 0)
+		return RECORD_SUCCEEDED;
+	if (strcmp(name, "failed") == 0)
+		return RECORD_FAILED;
+	if (strcmp(name, "not_executed") != 0)
+		claim_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, "resolve", "there is no such outcome",
+					 "The outcomes are succeeded, failed and not_executed.");
+	return RECORD_RELEASED;
 }
 
 /*
@@ -503,13 +475,11 @@ apply_outcome(Change *change, Record *rec)
 /* idem_resolve(operation, key, outcome, detail, principal, fence) */
 REQUEST_FUNCTION(idem_resolve, "resolve")
 {
-	Change		change;
-	Answer		answer;
+	Change		change = {.verb = "resolve",.missing = ERRCODE_IDEM_NOT_YOURS,.apply = apply_outcome};
 	bool		succeeded;
 
-	change_begin(&change, fcinfo, "resolve", apply_outcome, ARG_TEXT(4));
-	change.missing = ERRCODE_IDEM_NOT_YOURS;
-	change.outcome = state_of_outcome(fcinfo, 2, &change.call);
+	change_begin(&change, fcinfo, ARG_TEXT(4));
+	change.outcome = state_of_outcome(&change.call, ARG_TEXT(2));
 	succeeded = change.outcome == RECORD_SUCCEEDED;
 	if (!PG_ARGISNULL(3) && !(succeeded && !change.call.policy->store_result))
 		change.detail = JsonbPGetDatum(PG_GETARG_JSONB_P(3));
@@ -520,9 +490,9 @@ REQUEST_FUNCTION(idem_resolve, "resolve")
 		if (change.fence == 0)
 			refuse_change(&change, "another reconciler has it");
 	}
-	change_run(&change, &answer);
+	change_run(&change);
 	counters_add(change.call.policy->counters, COUNT_RESOLVED, 1);
-	return answer_datum(fcinfo, &answer);
+	return answer_datum(fcinfo, &change.answer);
 }
 
 /* Ends a running lease now, as if its time were over. */
@@ -542,12 +512,11 @@ apply_lease_over(Change *change, Record *rec)
 /* idem_expire_lease(operation, key, principal) */
 REQUEST_FUNCTION(idem_expire_lease, "expire the lease of")
 {
-	Change		change;
-	Answer		answer;
+	Change		change = {.verb = "expire the lease of",.missing = ERRCODE_IDEM_NO_CLAIM,.apply = apply_lease_over};
 
-	change_begin(&change, fcinfo, "expire the lease of", apply_lease_over, ARG_TEXT(2));
-	change_run(&change, &answer);
-	return answer_datum(fcinfo, &answer);
+	change_begin(&change, fcinfo, ARG_TEXT(2));
+	change_run(&change);
+	return answer_datum(fcinfo, &change.answer);
 }
 
 /* Returns what is kept of the failure that is reopened: why, and the error. */
@@ -602,14 +571,13 @@ apply_reopened(Change *change, Record *rec)
 /* idem_reopen(operation, key, principal, reason) */
 REQUEST_FUNCTION(idem_reopen, "reopen")
 {
-	Change		change;
-	Answer		answer;
+	Change		change = {.verb = "reopen",.missing = ERRCODE_IDEM_NO_CLAIM,.apply = apply_reopened};
 
-	change_begin(&change, fcinfo, "reopen", apply_reopened, ARG_TEXT(2));
+	change_begin(&change, fcinfo, ARG_TEXT(2));
 	change.reason = ARG_TEXT(3);
 	call_check_size(&change.call, reopened_json(change.reason, (Datum) 0), "reason");
-	change_run(&change, &answer);
-	return answer_datum(fcinfo, &answer);
+	change_run(&change);
+	return answer_datum(fcinfo, &change.answer);
 }
 
 static bool
@@ -626,10 +594,9 @@ apply_redacted(Change *change, Record *rec)
 /* idem_redact(operation, key, principal) */
 REQUEST_FUNCTION(idem_redact, "redact")
 {
-	Change		change;
-	Answer		answer;
+	Change		change = {.verb = "redact",.missing = ERRCODE_IDEM_NO_CLAIM,.apply = apply_redacted};
 
-	change_begin(&change, fcinfo, "redact", apply_redacted, ARG_TEXT(2));
-	change_run(&change, &answer);
+	change_begin(&change, fcinfo, ARG_TEXT(2));
+	change_run(&change);
 	PG_RETURN_VOID();
 }
