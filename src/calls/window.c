@@ -42,7 +42,7 @@ slide(Window *window, int64 width, int64 now)
 		window->ending[++window->newest % WINDOW_STEPS] = 0;
 }
 
-/* Returns the step at whose beginning what counts until then counts no longer. */
+/* The step at whose beginning what counts until then counts no longer. */
 static int64
 end_step(const Window *window, int64 until)
 {
@@ -50,7 +50,6 @@ end_step(const Window *window, int64 until)
 			   window->newest + WINDOW_STEPS);
 }
 
-/* Returns the sum of what counts now. */
 int64
 window_sum(Window *window, int64 width, int64 now)
 {
@@ -71,30 +70,26 @@ window_add(Window *window, int64 width, int64 now, int64 until, int64 number)
 }
 
 /*
- * Takes away as much as there is of a number, first from what counts until the
- * nearest time to that one: now takes what would count for the shortest time.
- * Returns how much that was.
+ * Takes away as much as there is of a number, first from what counts until about
+ * that time or later: now takes what would count for the shortest time.  Returns
+ * how much that was.
  */
 int64
 window_take(Window *window, int64 width, int64 now, int64 until, int64 number)
 {
 	int64		left = number;
-	int64		nearest;
+	int64		step;
 
 	slide(window, width, now);
-	nearest = end_step(window, until);
-	for (int i = 0; i < 2 * WINDOW_STEPS && left > 0; i++)
+	/* the clocks by which it was put there and is taken may differ by a step */
+	step = Max(end_step(window, until) - 1, window->newest + 1);
+	for (int i = 0; i < WINDOW_STEPS && left > 0; i++)
 	{
-		int64		step = i % 2 ? nearest - (i + 1) / 2 : nearest + i / 2;
-		int64	   *sum = &window->ending[step % WINDOW_STEPS];
+		int64	   *sum = &window->ending[(step + i) % WINDOW_STEPS];
+		int64		taken = Min(*sum, left);
 
-		if (step > window->newest && step <= window->newest + WINDOW_STEPS)
-		{
-			int64		taken = Min(*sum, left);
-
-			*sum -= taken;
-			left -= taken;
-		}
+		*sum -= taken;
+		left -= taken;
 	}
 	return number - left;
 }
