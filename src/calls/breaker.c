@@ -24,7 +24,7 @@
 /* A share of fewer calls says little: one failure of one is not an outage. */
 #define MIN_CALLS 5
 
-/* Returns the state, up to date with settings and clock. */
+/* The state, up to date with settings and clock. */
 BreakerState
 breaker_state(Breaker *breaker, const Destination *destination, int64 now)
 {
@@ -66,7 +66,6 @@ breaker_admit(Breaker *breaker, const Destination *destination, int64 now,
 	return 1;
 }
 
-/* The probe is not made after all. */
 void
 breaker_withdraw_probe(Breaker *breaker)
 {
@@ -74,7 +73,6 @@ breaker_withdraw_probe(Breaker *breaker)
 		breaker->probe_until = 0;
 }
 
-/* True if too large a share of the calls failed. */
 static bool
 too_many_failed(Breaker *breaker, const Destination *destination, int64 now)
 {

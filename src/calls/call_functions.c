@@ -59,18 +59,15 @@ SQL_FUNCTION(idem_report)
 {
 	bool		is_retry;
 	const Destination *destination = read_call(fcinfo, 2, &is_retry);
-	CallsEnded	ended = {.probe = true};
+	bool		made = !PG_ARGISNULL(1);
+	CallsEnded	ended = {
+		.succeeded = made && PG_GETARG_BOOL(1),
+		.failed = made && !PG_GETARG_BOOL(1),
+		.first_tries = !made && !is_retry,
+		.retries = !made && is_retry,
+		.probe = true
+	};
 
-	if (PG_ARGISNULL(1))
-	{
-		ended.first_tries = is_retry ? 0 : 1;
-		ended.retries = is_retry ? 1 : 0;
-	}
-	else
-	{
-		ended.succeeded = PG_GETARG_BOOL(1) ? 1 : 0;
-		ended.failed = PG_GETARG_BOOL(1) ? 0 : 1;
-	}
 	limiter_end(destination, &ended);
 	PG_RETURN_VOID();
 }

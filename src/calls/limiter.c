@@ -47,7 +47,6 @@
 /* How long a call that is not reported counts as being under way. */
 #define PERMIT_LIFE (INT64CONST(300) * USECS_PER_SEC)
 
-/* Since the entry was made, or counting began again. */
 typedef struct CallCounts
 {
 	int64		decided[CALL_GIVE_UP + 1];
@@ -69,7 +68,7 @@ typedef struct Entry
 	CallCounts	counts;
 } Entry;
 
-/* Slots in flight that this session has taken and not released. */
+/* Slots in flight that this session has taken and not released, by entry. */
 typedef struct Held
 {
 	uint32		generation;		/* of the entry then */
@@ -77,39 +76,9 @@ typedef struct Held
 	int64		taken_at;		/* the last one */
 } Held;
 
-static bool is_at_rest(const SharedEntry *shared);
-static void clear_entry(SharedEntry *shared);
-
-EntryTable	limiter_table = {LOCK_LIMITER, sizeof(Entry), is_at_rest, clear_entry, 0, NULL};
-
 /* Calls there was no entry for, of all databases; behind the last entry. */
 static pg_atomic_uint64 *unlimited = NULL;
-static Held held[MAX_ENTRIES];	/* by number of the entry */
-
-Size
-limiter_size(void)
-{
-	return MAX_ENTRIES * sizeof(Entry) + sizeof(pg_atomic_uint64);
-}
-
-static Entry *
-entry_at(int i)
-{
-	return (Entry *) entries_at(&limiter_table, i);
-}
-
-/* Attaches to shared memory; the first to do so makes it ready. */
-void
-limiter_attach(void *memory, bool found)
-{
-	entries_attach(&limiter_table, memory, MAX_ENTRIES);
-	unlimited = (pg_atomic_uint64 *) entries_at(&limiter_table, MAX_ENTRIES);
-	if (found)
-		return;
-	pg_atomic_init_u64(unlimited, 0);
-	for (int i = 0; i < MAX_ENTRIES; i++)
-		SpinLockInit(&entry_at(i)->lock);
-}
+static Held held[MAX_ENTRIES];
 
 static int64
 calls_in_flight(Entry *entry, int64 now)
@@ -136,6 +105,33 @@ clear_entry(SharedEntry *shared)
 
 	Assert(LWLockHeldByMeInMode(shared_lock(LOCK_LIMITER), LW_EXCLUSIVE));
 	memset(&entry->breaker, 0, sizeof(Entry) - offsetof(Entry, breaker));
+}
+
+EntryTable	limiter_table = {LOCK_LIMITER, sizeof(Entry), is_at_rest, clear_entry, 0, NULL};
+
+Size
+limiter_size(void)
+{
+	return MAX_ENTRIES * sizeof(Entry) + sizeof(pg_atomic_uint64);
+}
+
+static Entry *
+entry_at(int i)
+{
+	return (Entry *) entries_at(&limiter_table, i);
+}
+
+/* The first to attach makes it ready. */
+void
+limiter_attach(void *memory, bool found)
+{
+	entries_attach(&limiter_table, memory, MAX_ENTRIES);
+	unlimited = (pg_atomic_uint64 *) entries_at(&limiter_table, MAX_ENTRIES);
+	if (found)
+		return;
+	pg_atomic_init_u64(unlimited, 0);
+	for (int i = 0; i < MAX_ENTRIES; i++)
+		SpinLockInit(&entry_at(i)->lock);
 }
 
 /*
@@ -167,12 +163,7 @@ entry_release(Entry *entry)
 	entries_unlock(&limiter_table);
 }
 
-/*----
- * Slots.
- *----
- */
-
-/* Releases what this session holds.  Called when it ends. */
+/* Called when the session ends. */
 static void
 release_all_slots(int code, Datum arg)
 {
@@ -212,7 +203,7 @@ prepare_slots(void)
 	prepared = true;
 }
 
-/* Returns what this session holds of an entry.  The caller must hold the entry. */
+/* The caller must hold the entry. */
 static Held *
 held_of(const Entry *entry, int64 now)
 {
@@ -227,7 +218,7 @@ held_of(const Entry *entry, int64 now)
 	return mine;
 }
 
-/* Takes slots for calls of this session, or until their leases end if that is given. */
+/* Of this session, or until their leases end if that is given. */
 static void
 take_slots(Entry *entry, int64 now, int64 until, int calls)
 {
@@ -263,11 +254,6 @@ release_slots(Entry *entry, int64 now, int64 until, int calls)
 	entry->foreign += freed - own;
 }
 
-/*----
- * Asking and reporting.
- *----
- */
-
 /*
  * Reserves up to that many calls, of which up to that many may be retries, for
  * as long as grant->until says.  Returns the entry, still held.  Without one all
@@ -299,10 +285,7 @@ reserve(const Destination *destination, int64 now, int wanted, int retries,
 	return entry;
 }
 
-/*
- * Takes note of the calls that are made of what was granted, and gives back the
- * rest.  The caller must hold the entry.
- */
+/* Gives back what is not made of what was granted.  The caller must hold the entry. */
 static void
 use(Entry *entry, const Destination *destination, int64 now, const CallGrant *grant,
 	int first_tries, int retries)
@@ -346,6 +329,7 @@ limiter_ask(const Destination *destination, bool is_retry, int64 *retry_after)
 	int			retries = is_retry ? 1 : 0;
 	CallGrant	grant = {0};
 	CallDecision decision = CALL_GO;
+	bool		goes;
 	Entry	   *entry;
 
 	prepare_slots();
@@ -354,12 +338,10 @@ limiter_ask(const Destination *destination, bool is_retry, int64 *retry_after)
 		decision = CALL_WAIT;
 	else if (grant.retries < retries)
 		decision = CALL_GIVE_UP;
+	goes = decision == CALL_GO;
 	if (entry)
 	{
-		if (decision == CALL_GO)
-			use(entry, destination, now, &grant, 1 - retries, retries);
-		else
-			use(entry, destination, now, &grant, 0, 0);
+		use(entry, destination, now, &grant, goes && !is_retry, goes && is_retry);
 		if (decision == CALL_GIVE_UP)
 			entry->counts.decided[decision]++;
 		entry_release(entry);
@@ -392,7 +374,7 @@ limiter_reserve(const Destination *destination, int wanted, int64 lease,
 		grant->retry_after = spread(destination, grant->retry_after);
 }
 
-/* Says how many calls of which kind are made of what limiter_reserve() granted. */
+/* How many calls of which kind are made of what limiter_reserve() granted. */
 void
 limiter_use(const Destination *destination, const CallGrant *grant,
 			int first_tries, int retries)
@@ -441,12 +423,7 @@ limiter_end(const Destination *destination, const CallsEnded *ended)
 	entry_release(entry);
 }
 
-/*----
- * Views.
- *----
- */
-
-/* One row of idem_stat_calls(), from a copy of an entry. */
+/* From a copy of an entry. */
 static void
 put_limits(FunctionCallInfo fcinfo, Entry *entry)
 {
@@ -477,23 +454,13 @@ put_limits(FunctionCallInfo fcinfo, Entry *entry)
 	row_put(fcinfo, &row);
 }
 
-/* The row of the calls there was no entry for: all it has is their number. */
-static void
-put_unlimited(FunctionCallInfo fcinfo, int64 number)
-{
-	RowValues	row = {0};
-
-	for (int i = 0; i <= 6; i++)
-		row_add(&row, i == 6, Int64GetDatum(number));
-	row_put(fcinfo, &row);
-}
-
 /*
  * idem_stat_calls(): a row for each destination of this database that has an
  * entry, and one for the calls of all databases there was none for.
  */
 SQL_FUNCTION(idem_stat_calls)
 {
+	RowValues	without = {0};
 	Entry	   *copy;
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -505,8 +472,11 @@ SQL_FUNCTION(idem_stat_calls)
 		if (copy[i].shared.database == MyDatabaseId)
 			put_limits(fcinfo, &copy[i]);
 	}
-	if (pg_atomic_read_u64(unlimited) > 0)
-		put_unlimited(fcinfo, (int64) pg_atomic_read_u64(unlimited));
+	/* all that row has is let_go */
+	for (int i = 0; i <= 6; i++)
+		row_add(&without, i == 6, Int64GetDatum(pg_atomic_read_u64(unlimited)));
+	if (without.values[6] != 0)
+		row_put(fcinfo, &without);
 	return (Datum) 0;
 }
 
