@@ -8,10 +8,7 @@
 #include "claim/claim.h"
 #include "calls/calls.h"
 
-/*----
- * events.c: the events themselves.
- *----
- */
+/* events.c */
 typedef struct OutboxEvent
 {
 	pg_uuid_t	id;
@@ -35,10 +32,7 @@ typedef struct OutboxEvents
 	RowProbe   *look;
 } OutboxEvents;
 
-/*
- * Text of a payload or of headers that a taker can receive, whatever encoding
- * it is converted to.
- */
+/* Text that a taker can receive, whatever encoding it is converted to. */
 #define MAX_EVENT_TEXT (INT64CONST(256) * 1024 * 1024)
 
 extern pg_uuid_t event_id_argument(FunctionCallInfo fcinfo, const char *function);
@@ -51,10 +45,7 @@ extern bool events_insert(OutboxEvents *events, const OutboxEvent *event);
 extern bool event_exceeds(const OutboxEvent *event, int64 max_bytes);
 extern void outbox_init(void);
 
-/*----
- * queue.c: which of them are to be delivered, and when.
- *----
- */
+/* queue.c */
 #define QUEUED			'q'		/* due by being there; due_at is its position */
 #define QUEUE_WAITS		'w'		/* until due_at */
 #define QUEUE_BEHIND	'b'		/* another one of its key; until due_at at
@@ -132,22 +123,16 @@ extern void queue_key_unlock(const OutboxEntry *entry);
 extern void queue_purge_lost(OutboxQueue *queue, OutboxEvents *events,
 							 PurgeBatch *batch);
 
-/*----
- * take.c
- *----
- */
+/* take.c */
 extern void take_init(void);
 extern void take_answered(const char *destination, bool was_retry);
 
-/*----
- * queue_start.c: how far the queues are empty, and which takers wait.
- *----
- */
+/* queue_start.c */
 
 /* Where a scan of the queue of a destination starts. */
 typedef struct OutboxStart
 {
-	int			stripe;			/* -1 = no shared memory */
+	int			stripe;
 	struct LowMark *mark;		/* of the destination; NULL = none */
 	uint32		generation;		/* of the mark then */
 	Oid			queue;

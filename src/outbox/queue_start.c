@@ -30,8 +30,7 @@
 
 /* How long a taker sleeps before it looks itself, in microseconds. */
 #define LONGEST_SLEEP INT64CONST(1000000)
-#define SHORTEST_NAP INT64CONST(5000)
-#define LONGEST_NAP INT64CONST(250000)
+#define NAP INT64CONST(50000)	/* without shared memory */
 
 /* The low-water mark of a destination. */
 typedef struct LowMark
@@ -67,7 +66,6 @@ static bool any_removed = true; /* or the array is not made ready yet */
 
 /* The stripe this session waits for; -1 = none. */
 static int	waiting = -1;
-static int64 nap = SHORTEST_NAP;
 
 StaticAssertDecl(OUTBOX_STRIPES <= 64, "to_wake has a bit for each stripe");
 
@@ -84,7 +82,6 @@ may_go(const SharedEntry *shared)
 	return true;
 }
 
-/* Lets a scan start at the very beginning. */
 static void
 clear_mark(SharedEntry *shared)
 {
@@ -94,7 +91,7 @@ clear_mark(SharedEntry *shared)
 	mark->deep_at = GetCurrentTimestamp();
 }
 
-/* Attaches to shared memory; the first to do so makes it ready. */
+/* The first to attach makes it ready. */
 void
 queue_start_attach(void *memory, bool found)
 {
@@ -129,6 +126,12 @@ lock_of(int stripe)
 	return shared_lock(LOCK_OUTBOX + stripe);
 }
 
+static LowMark *
+find_mark(int stripe, const char *destination)
+{
+	return (LowMark *) entries_find(&marks[stripe], destination);
+}
+
 /* Times are stored as they are, and grow from 2000 on: never negative. */
 static TimestampTz
 high_of(int stripe)
@@ -137,9 +140,8 @@ high_of(int stripe)
 }
 
 /*
- * The clock was set back to a time before the high-water mark: begins anew from
- * there, and lets no scan that is under way conclude anything.  The caller must
- * hold the lock exclusively.
+ * The clock was set back: begins anew from there, and lets no scan that is under
+ * way conclude anything.  The caller must hold the lock exclusively.
  */
 static void
 go_back(int which, TimestampTz now)
@@ -228,10 +230,7 @@ forget_removed(void)
 	any_removed = false;
 }
 
-/*
- * Reads where to begin from a mark, if there is one, and if it is of this table.
- * The caller must hold the lock.
- */
+/* The mark may be NULL, or of another table.  The caller must hold the lock. */
 static void
 read_mark(OutboxStart *start, LowMark *mark)
 {
@@ -280,19 +279,16 @@ raise_high(OutboxStart *start, const char *destination)
 void
 queue_start_begin(OutboxStart *start, const char *destination, Oid queue)
 {
-	int			stripe = stripes ? stripe_of(destination) : -1;
 	TimestampTz raised_at;
+	int			stripe;
 
-	*start = (OutboxStart)
-	{
-		.stripe = stripe,
-			.queue = queue,
-			.low = DT_NOBEGIN,
-			.resume = DT_NOBEGIN,
-			.now = GetCurrentTimestamp()
-	};
-	if (stripe < 0)
+	memset(start, 0, sizeof(*start));
+	start->queue = queue;
+	start->low = start->resume = DT_NOBEGIN;
+	start->now = GetCurrentTimestamp();
+	if (stripes == NULL)
 		return;
+	start->stripe = stripe = stripe_of(destination);
 
 	/* emitters hold it shared: do not stop them for each take */
 	raised_at = (TimestampTz) pg_atomic_read_u64(&stripes[stripe].raised_at);
@@ -304,7 +300,7 @@ queue_start_begin(OutboxStart *start, const char *destination, Oid queue)
 	else
 	{
 		LWLockAcquire(lock_of(stripe), LW_SHARED);
-		read_mark(start, (LowMark *) entries_find(&marks[stripe], destination));
+		read_mark(start, find_mark(stripe, destination));
 	}
 	LWLockRelease(lock_of(stripe));
 }
@@ -349,7 +345,7 @@ queue_start_rewind(const char *destination)
 		return;
 	stripe = stripe_of(destination);
 	LWLockAcquire(lock_of(stripe), LW_EXCLUSIVE);
-	mark = (LowMark *) entries_find(&marks[stripe], destination);
+	mark = find_mark(stripe, destination);
 	if (mark)
 		mark->revisit_at = DT_NOBEGIN;
 	LWLockRelease(lock_of(stripe));
@@ -373,7 +369,6 @@ queue_start_xact_callback(XactEvent event, void *arg)
 	}
 }
 
-/* Called once, at load. */
 void
 queue_start_init(void)
 {
@@ -389,15 +384,11 @@ queue_start_wake_at_commit(const char *destination)
 		to_wake |= UINT64CONST(1) << stripe_of(destination);
 }
 
-/*
- * From now on a wake-up is not missed.  The caller must look once more before
- * it waits.
- */
+/* From now on no wake-up is missed.  The caller must look once more before it waits. */
 void
 queue_start_wait_begin(const char *destination)
 {
 	queue_start_wait_end();
-	nap = SHORTEST_NAP;
 	if (stripes == NULL)
 		return;
 	waiting = stripe_of(destination);
@@ -405,34 +396,25 @@ queue_start_wait_begin(const char *destination)
 	ConditionVariablePrepareToSleep(&stripes[waiting].wake);
 }
 
-/*
- * Sleeps until woken, at most that long, and not long in any case, so that the
- * caller looks itself.
- */
+/* Sleeps until woken, not longer than that, and in no case long. */
 void
 queue_start_wait(int64 microseconds)
 {
 	static uint32 wait_event = 0;
 	uint32		event = compat_wait_event(&wait_event, "IdempotencyTake");
-	long		ms;
+	long		ms = Max(1, Min(microseconds, stripes ? LONGEST_SLEEP : NAP) / 1000);
 
 	if (stripes)
 	{
-		ms = Max(1, Min(microseconds, LONGEST_SLEEP) / 1000);
 		(void) ConditionVariableTimedSleep(&stripes[waiting].wake, ms, event);
 		return;
 	}
-	ms = Max(1, Min(microseconds, nap) / 1000);
-	nap = Min(nap * 2, LONGEST_NAP);
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms, event);
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 }
 
-/*
- * Ends waiting.  Also called at the end of each transaction, in case it ended
- * while waiting.
- */
+/* Also called at the end of each transaction, in case it ended while waiting. */
 void
 queue_start_wait_end(void)
 {
