@@ -19,7 +19,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -46,10 +45,7 @@ refuse_not_held(const char *verb, const Hold *hold)
 			 errhint("It was acknowledged already, or its lease is over and it is delivered again. There is nothing left to do.")));
 }
 
-/*
- * Returns the settings of a destination.  Raises 42501 unless the caller may use
- * it.
- */
+/* Raises 42501 unless the caller may use the destination. */
 static const Destination *
 settings_of(const text *destination)
 {
@@ -84,10 +80,7 @@ read_hold(FunctionCallInfo fcinfo, const char *function, Hold *hold)
 	hold->fence = PG_GETARG_INT64(1);
 }
 
-/*
- * Reports what came of the call that a lease stands for to the limiter of the
- * destination.
- */
+/* Reports what came of the call that a lease stands for. */
 static void
 report_end(const Destination *settings, const OutboxEntry *leased, CallsEnded *ended)
 {
@@ -147,35 +140,22 @@ compare_holds(const void *a, const void *b)
 static Hold *
 read_holds(FunctionCallInfo fcinfo, int *n)
 {
-	Datum	   *ids;
-	Datum	   *fences;
-	bool	   *no_id;
-	bool	   *no_fence;
-	int			n_fences = -1;
+	ArrayType  *ids = PG_ARGISNULL(0) ? NULL : PG_GETARG_ARRAYTYPE_P(0);
+	ArrayType  *fences = PG_ARGISNULL(1) ? NULL : PG_GETARG_ARRAYTYPE_P(1);
 	Hold	   *holds;
 
-	*n = 0;
-	if (!PG_ARGISNULL(0) && !PG_ARGISNULL(1))
-	{
-		deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), UUIDOID, UUID_LEN, false,
-						  TYPALIGN_CHAR, &ids, &no_id, n);
-		deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), INT8OID, sizeof(int64),
-						  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &fences, &no_fence, &n_fences);
-	}
-	holds = palloc(Max(*n, 1) * sizeof(Hold));
-	for (int i = 0; i < *n && *n == n_fences; i++)
-	{
-		if (no_id[i] || no_fence[i])
-			n_fences = -1;
-		else
-		{
-			holds[i].event_id = *DatumGetUUIDP(ids[i]);
-			holds[i].fence = DatumGetInt64(fences[i]);
-		}
-	}
-	if (*n != n_fences)
+	*n = ids ? ArrayGetNItems(ARR_NDIM(ids), ARR_DIMS(ids)) : 0;
+	if (ids == NULL || fences == NULL || array_contains_nulls(ids) ||
+		array_contains_nulls(fences) ||
+		*n != ArrayGetNItems(ARR_NDIM(fences), ARR_DIMS(fences)))
 		REFUSE_ARGUMENT(errmsg("idem_ack_many needs as many fences as event_ids, none of them null"),
 						errhint("Hand over both as idem_take() gave them."));
+	holds = palloc(Max(*n, 1) * sizeof(Hold));
+	for (int i = 0; i < *n; i++)
+	{
+		holds[i].event_id = ((pg_uuid_t *) ARR_DATA_PTR(ids))[i];
+		holds[i].fence = ((int64 *) ARR_DATA_PTR(fences))[i];
+	}
 	qsort(holds, *n, sizeof(Hold), compare_holds);
 	return holds;
 }
@@ -232,24 +212,6 @@ judge(const Refusal *refusal, const OutboxEntry *entry, const Destination *setti
 		DEAD_ATTEMPTS : DEAD_DEADLINE;
 }
 
-/* Returns what a refusal means to the limiter of the destination. */
-static CallsEnded
-call_refused(const Refusal *refusal, const OutboxEntry *leased)
-{
-	CallsEnded	ended = {.probe = true};
-
-	if (!refusal->attempted && queue_lease_is_retry(leased))
-		ended.retries = 1;
-	else if (!refusal->attempted)
-		ended.first_tries = 1;
-	else if (refusal->retryable)
-		ended.failed = 1;
-	else
-		/* a destination that says that the event is at fault does work */
-		ended.succeeded = 1;
-	return ended;
-}
-
 /* Gives one event back.  False if it is not held. */
 static bool
 nack(OutboxQueue *queue, const Refusal *refusal)
@@ -259,14 +221,14 @@ nack(OutboxQueue *queue, const Refusal *refusal)
 	int64		delay;
 	OutboxEntry leased;
 	OutboxEntry entry;
-	CallsEnded	ended;
+	CallsEnded	ended = {.probe = true};
 
 	do
 	{
 		settings = find_held(queue, &refusal->hold, &entry);
 		if (settings == NULL)
 			return false;
-	} while (queue_lock(queue, &entry, true) != ROW_CHANGED);
+	} while (rows_lock(queue->rel, &entry.tid, true) != ROW_CHANGED);
 	leased = entry;
 	entry.error = refusal->error;
 	entry.lease_until = entry.again_at = NEVER;
@@ -283,7 +245,11 @@ nack(OutboxQueue *queue, const Refusal *refusal)
 		queue_reschedule(queue, &entry, QUEUE_WAITS, delay, false);
 		queue_start_wake_at_commit(settings->name);
 	}
-	ended = call_refused(refusal, &leased);
+	/* a destination that says that the event is at fault does work */
+	ended.succeeded = refusal->attempted && !refusal->retryable;
+	ended.failed = refusal->attempted && refusal->retryable;
+	ended.retries = !refusal->attempted && queue_lease_is_retry(&leased);
+	ended.first_tries = !refusal->attempted && !queue_lease_is_retry(&leased);
 	report_end(settings, &leased, &ended);
 	return true;
 }
@@ -331,14 +297,15 @@ SQL_FUNCTION(idem_nack)
  * comes alone.
  */
 static RowChange
-make_due_now(OutboxQueue *queue, OutboxEntry *entry)
+make_due_now(OutboxQueue *queue, OutboxEntry *entry, const Destination *settings)
 {
 	bool		dead = entry->state == QUEUE_DEAD;
+	bool		to_end_of_key = false;
 	RowChange	change;
 
 	if (!dead && queue_is_leased(entry, GetCurrentTimestamp()))
 		return ROW_CHANGED;
-	change = queue_lock(queue, entry, true);
+	change = rows_lock(queue->rel, &entry->tid, true);
 	if (change != ROW_CHANGED)
 		return change;
 	if (!dead && entry->lease_until != NEVER)
@@ -353,9 +320,9 @@ make_due_now(OutboxQueue *queue, OutboxEntry *entry)
 		entry->first_at = entry->dead_at = NEVER;
 		entry->reason = NULL;
 		entry->error = (Datum) 0;
+		to_end_of_key = settings->skip_dead_head;
 	}
-	queue_reschedule(queue, entry, QUEUED, 0, dead &&
-					 destination_get(text_to_cstring(entry->destination))->skip_dead_head);
+	queue_reschedule(queue, entry, QUEUED, 0, to_end_of_key);
 	return ROW_CHANGED;
 }
 
@@ -385,7 +352,7 @@ SQL_FUNCTION(idem_redeliver)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (queue_find(&queue, &id, &entry))
-			change = make_due_now(&queue, &entry);
+			change = make_due_now(&queue, &entry, settings);
 		else
 			queue_add(&event, 0);
 	} while (change != ROW_CHANGED);
