@@ -47,7 +47,6 @@ event_id_argument(FunctionCallInfo fcinfo, const char *function)
 	return *PG_GETARG_UUID_P(0);
 }
 
-/* Opens the events for looking, or for writing too. */
 void
 events_open(OutboxEvents *events, bool for_writing)
 {
@@ -57,7 +56,7 @@ events_open(OutboxEvents *events, bool for_writing)
 	events->look = rows_probe_begin(events->rel, F_UUID_EQ, lockmode);
 }
 
-/* Closes them; locks are kept to the end of the transaction. */
+/* Locks are kept to the end of the transaction. */
 void
 events_close(OutboxEvents *events)
 {
@@ -65,7 +64,7 @@ events_close(OutboxEvents *events)
 	table_close(events->rel, NoLock);
 }
 
-/* Sets *event from a tuple of the table, and lets it point into that. */
+/* The event points into the tuple. */
 static void
 event_from_tuple(Relation rel, HeapTuple tuple, OutboxEvent *event)
 {
@@ -121,7 +120,7 @@ events_lock(OutboxEvents *events, const pg_uuid_t *id, OutboxEvent *event)
 	} while (rows_lock(events->rel, &event->tid, true) != ROW_CHANGED);
 }
 
-/* Returns whether the text of payload or headers is longer than that. */
+/* The text of payload or headers is longer than that. */
 bool
 event_exceeds(const OutboxEvent *event, int64 max_bytes)
 {
@@ -178,7 +177,7 @@ SQL_FUNCTION(idem_redact_event)
 	{
 		CHECK_FOR_INTERRUPTS();
 		entry.error = (Datum) 0;
-		if (queue_lock(&queue, &entry, true) == ROW_CHANGED)
+		if (rows_lock(queue.rel, &entry.tid, true) == ROW_CHANGED)
 		{
 			queue_update(&queue, &entry);
 			break;
@@ -199,7 +198,7 @@ typedef struct EventPurge
 	int64		looks;
 } EventPurge;
 
-/* Returns whether an attempt of the operation may still emit the event again. */
+/* An attempt of its operation may still emit the event again. */
 static bool
 may_be_emitted_again(EventPurge *purge, const OutboxEvent *event)
 {
@@ -289,7 +288,7 @@ purge_destination(void *arg)
 	store_close(&purge->store);
 }
 
-/* Goes on to the next destination that has events.  False if there is none. */
+/* Goes on to the next destination that has events, if there is one. */
 static bool
 next_destination(EventPurge *purge)
 {
@@ -349,7 +348,6 @@ purge_events(void *arg)
 	events_close(&purge.events);
 }
 
-/* Sets up what the folder needs.  Called once, at load. */
 void
 outbox_init(void)
 {

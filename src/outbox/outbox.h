@@ -99,7 +99,6 @@ extern void queue_close(OutboxQueue *queue);
 extern bool queue_find(OutboxQueue *queue, const pg_uuid_t *id, OutboxEntry *entry);
 extern bool queue_has(OutboxQueue *queue, const pg_uuid_t *id);
 extern void queue_add(const OutboxEvent *event, int64 delay);
-extern RowChange queue_lock(OutboxQueue *queue, const OutboxEntry *found, bool wait);
 extern void queue_update(OutboxQueue *queue, OutboxEntry *entry);
 extern void queue_reschedule(OutboxQueue *queue, OutboxEntry *entry, char state,
 							 int64 delay, bool to_end_of_key);

@@ -23,7 +23,7 @@
 
 #define N_COLUMNS 15
 
-/* Sets *entry from a tuple, and lets it point into that. */
+/* The entry points into the tuple. */
 static void
 entry_from_tuple(Relation rel, HeapTuple tuple, OutboxEntry *entry)
 {
@@ -82,7 +82,7 @@ static const IndexShape by_key = {
 	"outbox_due_order_idx ON idempotency_internal.%s (destination, ordering_key, place)"
 };
 
-/* Opens the queues.  Locks are kept to the end of the transaction. */
+/* Locks are kept to the end of the transaction. */
 void
 queue_open(OutboxQueue *queue, bool for_writing)
 {
@@ -121,21 +121,20 @@ queue_find(OutboxQueue *queue, const pg_uuid_t *id, OutboxEntry *entry)
 	return true;
 }
 
-/* Returns whether the event has an entry, committed or not. */
+/* Committed or not. */
 bool
 queue_has(OutboxQueue *queue, const pg_uuid_t *id)
 {
 	return rows_probe(queue->look, UUIDPGetDatum(id)) != PROBE_NOTHING;
 }
 
-/* Returns whether a lease of the entry is running. */
 bool
 queue_is_leased(const OutboxEntry *entry, TimestampTz now)
 {
 	return entry->lease_until != NEVER && entry->lease_until > now;
 }
 
-/* Returns whether the entry was leased for a retry: README.md, "An entry". */
+/* README.md, "An entry". */
 bool
 queue_lease_is_retry(const OutboxEntry *leased)
 {
@@ -156,28 +155,28 @@ queue_key_hash(const OutboxEntry *entry)
 							   VARSIZE_ANY_EXHDR(entry->ordering_key), hash);
 }
 
-static void
-set_key_tag(LOCKTAG *tag, const OutboxEntry *entry)
+/* The lock of the ordering key of an entry.  False if it has none. */
+static bool
+key_tag(LOCKTAG *tag, const OutboxEntry *entry)
 {
-	uint64		hash = queue_key_hash(entry);
+	uint64		hash;
 
+	if (entry->ordering_key == NULL)
+		return false;
+	hash = queue_key_hash(entry);
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (hash >> 32), (uint32) hash,
 						 KEY_LOCK_CLASS);
+	return true;
 }
 
-/*
- * Takes the lock of the ordering key of an entry, if it has one.  False only
- * without wait, if another session has it.
- */
+/* False only without wait, if another session has the lock. */
 bool
 queue_key_lock(const OutboxEntry *entry, bool wait)
 {
 	LOCKTAG		tag;
 
-	if (entry->ordering_key == NULL)
-		return true;
-	set_key_tag(&tag, entry);
-	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
+	return !key_tag(&tag, entry) ||
+		LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
 }
 
 void
@@ -185,10 +184,8 @@ queue_key_unlock(const OutboxEntry *entry)
 {
 	LOCKTAG		tag;
 
-	if (entry->ordering_key == NULL)
-		return;
-	set_key_tag(&tag, entry);
-	LockRelease(&tag, ExclusiveLock, false);
+	if (key_tag(&tag, entry))
+		LockRelease(&tag, ExclusiveLock, false);
 }
 
 #ifdef USE_ASSERT_CHECKING
@@ -197,17 +194,11 @@ key_is_locked(const OutboxEntry *entry)
 {
 	LOCKTAG		tag;
 
-	if (entry->ordering_key == NULL)
-		return true;
-	set_key_tag(&tag, entry);
-	return compat_lock_held(&tag, ExclusiveLock);
+	return !key_tag(&tag, entry) || compat_lock_held(&tag, ExclusiveLock);
 }
 #endif
 
-/*
- * Begins at the entries of a destination and a state from a due time on, in the
- * order of that.
- */
+/* The entries of a destination and a state from a due time on, in the order of that. */
 RowScan *
 queue_scan_begin(OutboxQueue *queue, const char *destination, char state,
 				 TimestampTz from)
@@ -224,8 +215,8 @@ queue_scan_begin(OutboxQueue *queue, const char *destination, char state,
 }
 
 /*
- * Begins at the entries of the key of an entry that come after a place, in order
- * or backwards.  The caller must hold the lock of the key.
+ * The entries of the key of an entry after a place, in order or backwards.  The
+ * caller must hold the lock of the key.
  */
 RowScan *
 queue_scan_key(OutboxQueue *queue, const OutboxEntry *of, int64 above,
@@ -340,13 +331,6 @@ queue_add(const OutboxEvent *event, int64 delay)
 	queue_start_wake_at_commit(destination);
 }
 
-/* Locks an entry as it was found, to change it. */
-RowChange
-queue_lock(OutboxQueue *queue, const OutboxEntry *found, bool wait)
-{
-	return rows_lock(queue->rel, &found->tid, wait);
-}
-
 /*
  * Writes an entry of which place and due time stay, or the latter is NEVER.  The
  * caller must have the row locked, and not hold the lock of the key.
@@ -395,7 +379,7 @@ queue_move_to_dead(OutboxQueue *queue, OutboxEntry *entry, const char *reason)
 	queue_update(queue, entry);
 }
 
-/* Removes an entry as it was found.  Waits for others that have it locked. */
+/* Waits for others that have the entry locked. */
 RowChange
 queue_delete(OutboxQueue *queue, const OutboxEntry *found)
 {
@@ -426,7 +410,7 @@ queue_release_next(OutboxQueue *queue, const OutboxEntry *gone, bool skip_dead)
 		queue_key_unlock(gone);
 		if (!found || next.state != QUEUE_BEHIND || next.in_flight)
 			return;
-	} while (queue_lock(queue, &next, true) != ROW_CHANGED);
+	} while (rows_lock(queue->rel, &next.tid, true) != ROW_CHANGED);
 	queue_reschedule(queue, &next, QUEUED, 0, false);
 }
 

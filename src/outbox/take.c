@@ -44,7 +44,7 @@
 /* How often a take begins at the low-water mark, in microseconds. */
 #define REVISIT_EVERY (INT64CONST(1) * USECS_PER_SEC)
 
-/* One range of the index by time, and its next entry. */
+/* The entries of one state, and the next of them. */
 typedef struct Source
 {
 	RowScan    *scan;
@@ -73,8 +73,7 @@ typedef struct Take
 	OutboxQueue queue;
 	OutboxEvents events;
 	OutboxStart start;
-	TimestampTz next_at;		/* when there may be something to take; NEVER
-								 * = unknown */
+	TimestampTz next_at;		/* when there may be something to take */
 	TimestampTz first_left;		/* due time of the first entry not gone */
 	MemoryContext context;		/* of what it keeps */
 	MemoryContext row_context;
@@ -88,20 +87,19 @@ typedef struct Take
 	pg_uuid_t	first_lost;
 } Take;
 
-/* A key that is blocked, as this scan has found its first entry. */
+/* A key that is blocked by its first entry. */
 typedef struct Blocked
 {
 	uint64		hash;
 	pg_uuid_t	first;			/* zero = not known, like tid */
 	ItemPointerData tid;
 	int64		chosen_place;	/* of the last entry chosen; 0 = none */
-	bool		committed;		/* and not dead, or chosen */
-	bool		tried;			/* to lock it */
-	bool		may_defer;		/* that worked */
+	bool		committed;		/* and not dead, nor found busy */
+	bool		locked;
 	TimestampTz until;			/* when it is looked at again */
 } Blocked;
 
-/* Returns when an entry that is not dead can be taken, as far as is known. */
+/* When an entry that is not dead can be taken, as far as is known. */
 static TimestampTz
 free_at(const OutboxEntry *entry, TimestampTz now)
 {
@@ -121,10 +119,7 @@ find_blocked(const Take *take, const OutboxEntry *entry)
 	return hash_search(take->keys, &hash, HASH_FIND, NULL);
 }
 
-/*
- * Remembers that the key of an entry is blocked by its first one, if that is
- * known.
- */
+/* The key of an entry is blocked by its first one, if that is known. */
 static Blocked *
 add_blocked(Take *take, const OutboxEntry *entry, const OutboxEntry *first)
 {
@@ -146,10 +141,7 @@ add_blocked(Take *take, const OutboxEntry *entry, const OutboxEntry *first)
 	blocked = hash_search(take->keys, &hash, HASH_ENTER, &found);
 	if (found)
 		return blocked;
-	*blocked = (Blocked)
-	{
-		.hash = hash
-	};
+	memset(&blocked->first, 0, sizeof(Blocked) - offsetof(Blocked, first));
 	if (first)
 	{
 		blocked->first = first->event_id;
@@ -160,21 +152,17 @@ add_blocked(Take *take, const OutboxEntry *entry, const OutboxEntry *first)
 	return blocked;
 }
 
-/*
- * Returns whether entries may be deferred behind the first one of their key.
- * That has to stay until this is committed: it is locked.
- */
+/* The first entry of a key has to stay until what is deferred is committed: it is locked. */
 static bool
 may_defer(Take *take, Blocked *blocked)
 {
-	if (!blocked->tried && blocked->committed)
+	if (blocked->committed && !blocked->locked)
 	{
-		blocked->may_defer = blocked->chosen_place > 0 ||
-			rows_lock(take->queue.rel, &blocked->tid, false) == ROW_CHANGED;
-		take->wrote |= blocked->may_defer;
+		blocked->locked = rows_lock(take->queue.rel, &blocked->tid, false) == ROW_CHANGED;
+		blocked->committed = blocked->locked;
+		take->wrote |= blocked->locked;
 	}
-	blocked->tried = true;
-	return blocked->may_defer;
+	return blocked->locked;
 }
 
 /* Skips an entry, or defers it until its key is looked at again. */
@@ -185,7 +173,7 @@ skip_or_defer(Take *take, Blocked *blocked, OutboxEntry *entry)
 
 	if (++take->skipped <= MAX_SKIPPED || take->moved >= MAX_MOVED ||
 		!may_defer(take, blocked) ||
-		queue_lock(&take->queue, entry, false) != ROW_CHANGED)
+		rows_lock(take->queue.rel, &entry->tid, false) != ROW_CHANGED)
 		return;
 	queue_reschedule(&take->queue, entry, QUEUE_BEHIND,
 					 Min(Max(until_then, 0), LONGEST_DEFERRED) + DEFERRED_LONGER, false);
@@ -193,10 +181,7 @@ skip_or_defer(Take *take, Blocked *blocked, OutboxEntry *entry)
 	take->wrote = true;
 }
 
-/*
- * Returns whether an entry is the first of its key, or has none; then the lock
- * of the key is held.
- */
+/* An entry is the first of its key, or has none; then the lock of the key is held. */
 static bool
 is_first_of_key(Take *take, OutboxEntry *entry)
 {
@@ -226,7 +211,7 @@ is_first_of_key(Take *take, OutboxEntry *entry)
 	return false;
 }
 
-/* Returns whether the last lease of an entry, if it is not running, was not answered. */
+/* The last lease of an entry was not answered, if it is not running. */
 static bool
 is_unanswered(const OutboxEntry *entry)
 {
@@ -234,8 +219,8 @@ is_unanswered(const OutboxEntry *entry)
 }
 
 /*
- * Returns whether an entry is tried again because the destination did not take
- * it.  A lease that was not answered says nothing about the destination.
+ * An entry is tried again because the destination did not take it.  A lease that was
+ * not answered says nothing about the destination.
  */
 static bool
 is_retry(const OutboxEntry *entry)
@@ -263,7 +248,6 @@ used_up(const Take *take, const OutboxEntry *entry)
 	return NULL;
 }
 
-/* Hands the event of an entry to the caller. */
 static void
 put_event(Take *take, const OutboxEntry *entry, const OutboxEvent *event)
 {
@@ -298,10 +282,7 @@ keep_entry(Take *take, const OutboxEntry *entry)
 	return copy;
 }
 
-/*
- * Chooses an entry that is locked, and hands its event to the caller.  Returns
- * NULL, or why it cannot be.
- */
+/* Chooses an entry that is locked.  Returns NULL, or why it cannot be. */
 static const char *
 choose_entry(Take *take, const OutboxEntry *found)
 {
@@ -345,7 +326,7 @@ wants_more(const Take *take)
 		take->moved < MAX_MOVED;
 }
 
-/* Returns whether no other transaction has an entry, as far as its version tells. */
+/* No other transaction has an entry, as far as its version tells. */
 static bool
 is_free(const OutboxEntry *entry)
 {
@@ -388,7 +369,7 @@ choose_behind(Take *take, const OutboxEntry *head)
 		if (!is_free(&next) || next.attempt > 0 || is_unanswered(&next) ||
 			next.state == QUEUE_DEAD ||
 			(next.state == QUEUE_WAITS && next.due_at > take->start.now) ||
-			queue_lock(&take->queue, &next, false) != ROW_CHANGED)
+			rows_lock(take->queue.rel, &next.tid, false) != ROW_CHANGED)
 			break;
 		reason = choose_entry(take, &next);
 		if (reason)
@@ -403,10 +384,6 @@ choose_behind(Take *take, const OutboxEntry *head)
 	return place;
 }
 
-/*
- * Chooses an entry that may be taken as far as its version tells, if it is the
- * first of its key and no other transaction has it.
- */
 static void
 try_to_choose(Take *take, OutboxEntry *entry)
 {
@@ -415,7 +392,7 @@ try_to_choose(Take *take, OutboxEntry *entry)
 
 	if (!is_first_of_key(take, entry))
 		return;
-	locked = queue_lock(&take->queue, entry, false) == ROW_CHANGED;
+	locked = rows_lock(take->queue.rel, &entry->tid, false) == ROW_CHANGED;
 	if (locked)
 	{
 		take->wrote = true;
@@ -427,7 +404,7 @@ try_to_choose(Take *take, OutboxEntry *entry)
 		Blocked    *blocked = add_blocked(take, entry, entry);
 
 		blocked->chosen_place = place;
-		blocked->committed = true;
+		blocked->locked = true;
 		blocked->until = clock_after(take->start.now, take->lease);
 	}
 	queue_key_unlock(entry);
@@ -435,7 +412,6 @@ try_to_choose(Take *take, OutboxEntry *entry)
 		give_up(take, entry, reason);
 }
 
-/* Looks at an entry that the scan has met. */
 static void
 consider(Take *take, OutboxEntry *entry)
 {
@@ -557,7 +533,6 @@ scan(Take *take)
 	queue_start_end(start, take->first_left, stopped, Min(revisit_at, take->next_at));
 }
 
-/* Writes the leases of what was chosen. */
 static void
 lease_chosen(Take *take)
 {
@@ -644,17 +619,13 @@ undo_take(UndoEntry *entry)
 	queue_start_rewind(note->settings.name);
 }
 
-/* Called once, at load. */
 void
 take_init(void)
 {
 	undo_register(&notes);
 }
 
-/*
- * Scans within what was granted, and says what is used of that: nothing if it
- * fails.
- */
+/* Scans within what was granted.  Nothing is used of that if it fails. */
 static void
 scan_within_grant(Take *take)
 {
@@ -684,7 +655,6 @@ scan_within_grant(Take *take)
 				 errhint("Their rows were deleted by hand. They are dead letters now, and removed by the next purge.")));
 }
 
-/* Takes what there is and may be sent. */
 static void
 take_once(Take *take)
 {
@@ -736,7 +706,7 @@ take_or_wait(Take *take, int64 wait)
 	MemoryContextDelete(context);
 }
 
-/* Returns an interval argument in microseconds.  Raises 22023. */
+/* In microseconds.  Raises 22023. */
 static int64
 interval_argument(FunctionCallInfo fcinfo, int n, const char *what)
 {
@@ -747,7 +717,7 @@ interval_argument(FunctionCallInfo fcinfo, int n, const char *what)
 	return setting_microseconds(PG_GETARG_INTERVAL_P(n), what, "function", "idem_take", NULL);
 }
 
-/* Returns a number of events that is an argument.  Raises 22023. */
+/* A number of events.  Raises 22023. */
 static int32
 number_argument(FunctionCallInfo fcinfo, int n, const char *what)
 {
