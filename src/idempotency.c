@@ -35,7 +35,6 @@ _PG_init(void)
 {
 	guc_init();
 	catalog_init();
-	node_init();
 	place_init();
 	store_init();
 	open_claim_init();

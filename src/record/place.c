@@ -9,16 +9,16 @@
  * "open_work" and one more, the principal, by which they are distributed beside
  * the tenant's tables.  Where they exist, every record is in them.  Rows are found
  * and written in the table of the shard itself, as in any of our tables; Citus is
- * only asked, in SQL, which shard that is and where it is.
+ * only asked which shard that is and where it is.
  *
  * A shard that moves
  * ------------------
- * A move or a split copies the rows of the shards of a tenant, those of its tables
- * and ours alike, to another node.  At its end it takes the locks of their
- * metadata, exclusively and on all nodes, copies what has changed meanwhile, enters
- * the new placement, and commits.  A call asks for the shard of the principal,
- * takes the lock of its metadata in share mode, to the end of the transaction, asks
- * again, and reads the placement with a snapshot taken after that.  So:
+ * A move or a split copies the shards of a tenant, ours among them, to another node.
+ * At its end it takes the locks of their metadata, exclusively and on all nodes,
+ * copies what has changed meanwhile, enters the new placement, and commits.  A call
+ * asks for the shard of the principal, takes the lock of its metadata in share mode,
+ * to the end of the transaction, asks again, and reads the placement with a snapshot
+ * taken after that.  So:
  *
  * - the call was granted the lock before the move: the move waits for its
  *	 transaction, and copies what it has written;
@@ -27,10 +27,9 @@
  *	 could be seen, so the snapshot shows the new placement; if it was a split, the
  *	 second question has another answer.
  *
- * In no case is a row read or written that is no longer the principal's.  The
- * snapshot of the transaction would not do: at REPEATABLE READ it may be older than
- * the move, which would then take place between the tenant's rows, which Citus routes
- * by the present, and the record.  Nor does a table that is still there prove
+ * The snapshot of the transaction would not do: at REPEATABLE READ it may be older
+ * than the move, which would then take place between the tenant's rows, which Citus
+ * routes by the present, and the record.  Nor does a table that is still there prove
  * anything: Citus drops that of a moved shard some time later.
  *
  * Citus names the lock of a shard by its number in the order of ranges.  A split
@@ -47,45 +46,32 @@
  * has not been dropped yet), because the same call comes to the right node next
  * time; otherwise with 55000, because calls are sent to the wrong node.
  *
- * The shard of a principal is asked for once a transaction.  What was found is valid
- * as long as the lock is held, and a rollback to a savepoint releases a lock taken
- * after it: then it is forgotten, too.
+ * What was found is valid as long as the lock is held; a rollback to a savepoint
+ * that releases it forgets it, too.
  *
  * From one table to the other
  * ---------------------------
  * idem_distribute() locks all tables of records against everything while it moves
  * their rows.  A call that has found no placed_record, and then waited for a table,
  * looks again when it has the table's lock, which takes in what was committed
- * meanwhile (store.c, work_list.c).  So neither a call nor the worker ever writes
- * "record" once its rows have gone.
- *
- * An installation without a cluster pays for one flag, which is set when there was
- * no placed_record, and reset by any change of the catalog that may have made one.
+ * meanwhile (store.c, work_list.c).  So "record" is never written once its rows
+ * have gone.
  */
 #include "postgres.h"
 
 #include "access/table.h"
 #include "access/xlog.h"
-#include "catalog/namespace.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/syscache.h"
 
 #include "record/record.h"
-
-/* Is there known to be no placed_record? */
-bool		place_known_unused = false;
-
-/* Its OID, InvalidOid = to be looked up. */
-static Oid	placed_record = InvalidOid;
 
 /* A principal's place, found at a nesting level. */
 typedef struct FoundPlace
@@ -106,44 +92,11 @@ found_undone(UndoEntry *entry)
 	pfree(dlist_container(FoundPlace, entry.node, &entry->node));
 }
 
-static void
-place_syscache_callback(Datum arg, int cacheid, uint32 hashvalue)
-{
-	place_known_unused = false;
-	placed_record = InvalidOid;
-}
-
 /* Registers callbacks.  Once, at load. */
 void
 place_init(void)
 {
-	CacheRegisterSyscacheCallback(RELNAMENSP, place_syscache_callback, (Datum) 0);
 	undo_register(&all_found);
-}
-
-static Oid
-relid_of(const char *name)
-{
-	Oid			namespace = get_namespace_oid(INTERNAL_SCHEMA, true);
-
-	return OidIsValid(namespace) ? get_relname_relid(name, namespace) : InvalidOid;
-}
-
-/*
- * Returns whether records are in placed_record, when that is not known.  The callers
- * that go on to write "record" ask again once they have its lock.
- */
-bool
-place_look(void)
-{
-	if (OidIsValid(placed_record))
-		return true;
-	/* first: an invalidation that comes in with the look-up resets it */
-	place_known_unused = true;
-	placed_record = relid_of("placed_record");
-	if (OidIsValid(placed_record))
-		place_known_unused = false;
-	return OidIsValid(placed_record);
 }
 
 /*----
@@ -190,7 +143,7 @@ pg_noreturn static void
 refuse_elsewhere(const char *principal, const Place *place, bool was_here)
 {
 	if (was_here ||
-		(place && OidIsValid(relid_of(psprintf("placed_record_" INT64_FORMAT, place->record)))))
+		(place && OidIsValid(catalog_find(psprintf("placed_record_" INT64_FORMAT, place->record)))))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("could not serialize access: the records of principal \"%s\" have been moved to another node",
@@ -287,7 +240,7 @@ place_open(Table like, int64 shard, LOCKMODE lockmode)
 {
 	char	   *name = psprintf("%s_" INT64_FORMAT,
 								like == TABLE_RECORD ? "placed_record" : "placed_work", shard);
-	Oid			relid = relid_of(name);
+	Oid			relid = catalog_find(name);
 	Relation	rel;
 
 	Assert(like == TABLE_RECORD || like == TABLE_OPEN_WORK);
@@ -313,7 +266,7 @@ place_form(Relation rel, RowValues *row, const text *principal)
 	Oid			input;
 	Oid			param;
 
-	if (!place_known_unused && desc->natts > row->n && !TupleDescAttr(desc, row->n)->attisdropped)
+	if (place_used() && desc->natts > row->n && !TupleDescAttr(desc, row->n)->attisdropped)
 	{
 		column = TupleDescAttr(desc, row->n);
 		getTypeInputInfo(column->atttypid, &input, &param);

@@ -85,20 +85,20 @@ typedef struct Place
 	int64		here;
 } Place;
 
-extern bool place_known_unused;
-
 extern void place_init(void);
-extern bool place_look(void);
 extern Place place_of(const char *principal);
 extern List *place_here(void);
 extern Relation place_open(Table like, int64 shard, LOCKMODE lockmode);
 extern HeapTuple place_form(Relation rel, RowValues *row, const text *principal);
 
-/* Are records in shards of a cluster? */
+/*
+ * Are records in shards of a cluster?  Those who go on to write "record" ask again once
+ * they have its lock.
+ */
 static inline bool
 place_used(void)
 {
-	return !place_known_unused && place_look();
+	return catalog_has(RARE_PLACED_RECORD);
 }
 
 /* segment.c */

@@ -79,10 +79,23 @@ static KnownTable tables[] = {
 	[TABLE_OUTBOX_DUE] = {"outbox_due", lengthof(outbox_due_types), outbox_due_types},
 };
 
+static const struct
+{
+	const char *schema;
+	const char *name;
+}			rare_tables[] = {
+	[RARE_PLACED_RECORD] = {INTERNAL_SCHEMA, "placed_record"},
+	[RARE_NODE] = {"pg_catalog", "pg_dist_local_group"},
+};
+
+/* Not there, as long as no table changes. */
+bool		catalog_known_absent[N_RARE_TABLES];
+
 /* Forgets what may have changed: everything if relid is InvalidOid. */
 static void
 catalog_relcache_callback(Datum arg, Oid relid)
 {
+	memset(catalog_known_absent, false, sizeof(catalog_known_absent));
 	for (int i = 0; i < lengthof(tables); i++)
 	{
 		KnownTable *table = &tables[i];
@@ -96,7 +109,7 @@ catalog_relcache_callback(Datum arg, Oid relid)
 	}
 }
 
-/* Names the segments, and registers the callback.  Once, at load. */
+/* Once, at load. */
 void
 catalog_init(void)
 {
@@ -111,6 +124,35 @@ catalog_init(void)
 	CacheRegisterRelcacheCallback(catalog_relcache_callback, (Datum) 0);
 }
 
+static Oid
+find_table(const char *schema, const char *name)
+{
+	Oid			namespace = get_namespace_oid(schema, true);
+
+	return OidIsValid(namespace) ? get_relname_relid(name, namespace) : InvalidOid;
+}
+
+/* Returns the OID of a table of our schema; InvalidOid if there is none of that name. */
+Oid
+catalog_find(const char *name)
+{
+	return find_table(INTERNAL_SCHEMA, name);
+}
+
+/* The same for one that is mostly not there: catalog_has() notes that. */
+Oid
+catalog_find_rare(RareTable which)
+{
+	Oid			relid;
+
+	/* first: an invalidation that comes in with the look-up resets it */
+	catalog_known_absent[which] = true;
+	relid = find_table(rare_tables[which].schema, rare_tables[which].name);
+	if (OidIsValid(relid))
+		catalog_known_absent[which] = false;
+	return relid;
+}
+
 /* Returns the OID of a table.  Raises 55000 if the extension is not there. */
 Oid
 catalog_relid(Table which)
@@ -119,11 +161,8 @@ catalog_relid(Table which)
 
 	if (!OidIsValid(table->relid))
 	{
-		Oid			namespace = get_namespace_oid(INTERNAL_SCHEMA, true);
-		Oid			relid = InvalidOid;
+		Oid			relid = catalog_find(table->name);
 
-		if (OidIsValid(namespace))
-			relid = get_relname_relid(table->name, namespace);
 		if (!OidIsValid(relid))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -61,6 +61,14 @@ typedef enum Table
 	TABLE_OUTBOX_DUE
 } Table;
 
+/* Tables that are not there as a rule. */
+typedef enum RareTable
+{
+	RARE_PLACED_RECORD,			/* see record/place.c */
+	RARE_NODE,					/* of a sharding extension: see node.c */
+	N_RARE_TABLES
+} RareTable;
+
 /* An index that the script made. */
 typedef struct IndexShape
 {
@@ -71,7 +79,17 @@ typedef struct IndexShape
 } IndexShape;
 
 extern void catalog_init(void);
+extern Oid	catalog_find(const char *name);
 extern Oid	catalog_relid(Table table);
+extern bool catalog_known_absent[N_RARE_TABLES];
+extern Oid	catalog_find_rare(RareTable table);
+
+static inline bool
+catalog_has(RareTable table)
+{
+	return !catalog_known_absent[table] && OidIsValid(catalog_find_rare(table));
+}
+
 extern Relation catalog_open(Table table, LOCKMODE lockmode);
 extern void catalog_check_placed(Relation rel, Table like);
 extern Relation catalog_open_index(Relation rel, const IndexShape *shape);
@@ -80,7 +98,6 @@ extern char *catalog_extension_version(void);
 extern Datum catalog_call(const char *name, int n, const Oid *types, const Datum *values);
 
 /* node.c */
-extern void node_init(void);
 extern bool node_is_worker(void);
 
 /* rows.c */
