@@ -37,8 +37,7 @@
  *
  * brin_summarize_range takes ShareUpdateExclusiveLock, of which VACUUM, ANALYZE
  * and other purges need one.  It is asked for without waiting, and given back
- * at once: what holds only summaries needs no transaction.  Refused, the range is
- * read as it is, and the next purge asks again.
+ * at once.  Refused, the range is read as it is, and the next purge asks again.
  */
 #include "postgres.h"
 
@@ -76,9 +75,7 @@ struct ForgetRanges
 	int64		blocks_read;
 };
 
-/*
- * idem_forget_range_add: what brin_minmax_add_value does, but for the slack.
- */
+/* What brin_minmax_add_value does, but for the slack. */
 SQL_FUNCTION(idem_forget_range_add)
 {
 	BrinValues *range = (BrinValues *) PG_GETARG_POINTER(1);
@@ -134,10 +131,7 @@ forget_ranges_close(ForgetRanges *ranges)
 	return blocks_read;
 }
 
-/*
- * Reads the summary of a range.  Sets no times if there is none, or
- * one that was not finished.
- */
+/* Sets no times if there is no summary, or one that was not finished. */
 static void
 read_summary(ForgetRanges *ranges, ForgetRange *range)
 {
@@ -167,7 +161,7 @@ read_summary(ForgetRanges *ranges, ForgetRange *range)
 	}
 }
 
-/* Times of a range: what its rows and its placeholder say. */
+/* What the rows and the placeholder of a range say. */
 typedef struct RangeTimes
 {
 	bool		never;			/* there are rows without a time */
@@ -223,9 +217,7 @@ form_summary(ForgetRanges *ranges, BlockNumber first, RangeTimes *times,
 	return brin_form_tuple(ranges->desc, first, new, size);
 }
 
-/*
- * Replaces the summary of a range, unless an insert has changed it meanwhile.
- */
+/* Replaces a summary, unless an insert has changed it meanwhile. */
 static bool
 swap_summary(ForgetRanges *ranges, BlockNumber first, RangeTimes *times)
 {
@@ -251,10 +243,7 @@ swap_summary(ForgetRanges *ranges, BlockNumber first, RangeTimes *times)
 	return swapped;
 }
 
-/*
- * Makes a new summary in place of an old one.  The caller must hold
- * ShareUpdateExclusiveLock.
- */
+/* The caller must hold ShareUpdateExclusiveLock. */
 static void
 resummarize(ForgetRanges *ranges, const ForgetRange *range)
 {
@@ -339,7 +328,6 @@ forget_ranges_complete(ForgetRanges *ranges, ForgetRange *range)
 		read_summary(ranges, range);
 }
 
-/* Reads a range itself: the times of the rows it has. */
 static void
 read_range(ForgetRanges *ranges, const ForgetRange *range, RowsKind kind,
 		   ForgetRange *exact)
@@ -361,10 +349,7 @@ read_range(ForgetRanges *ranges, const ForgetRange *range, RowsKind kind,
 	ranges->blocks_read += range->end - range->first;
 }
 
-/*
- * Returns whether a summary calls a range due, or not yet over, and its rows do
- * not.
- */
+/* Does a summary call a range due, or not yet over, and its rows do not? */
 static bool
 is_outdated(const ForgetRange *range, const ForgetRange *exact, TimestampTz now)
 {

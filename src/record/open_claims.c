@@ -6,14 +6,11 @@
  * In flight is a lock
  * -------------------
  * A claim holds the lock of its id: a private class of advisory lock keys, so
- * no pg_advisory_lock can meet it.  The lock manager has for nothing what
- * a table of claims would have to be built for: it goes away with the
- * transaction, also by ROLLBACK TO SAVEPOINT, also by a crash; PREPARE
- * TRANSACTION keeps it; and it knows the holder.  No session ever waits for such
- * a lock, so it cannot be part of a deadlock.
- *
- * 62 bits of the id make the lock key.  Of two ids with the same ones, a claim of
- * one would only be answered in_progress while the other is held.
+ * no pg_advisory_lock can meet it.  It goes away with the transaction, also by
+ * ROLLBACK TO SAVEPOINT, also by a crash; PREPARE TRANSACTION keeps it; and its
+ * holder is known.  No session ever waits for such a lock, so it cannot be part of a
+ * deadlock.  Of two ids whose last 64 bits are the same, a claim of one would only be
+ * answered in_progress while the other is held.
  *
  * The lock is taken and given back under the resource owner of the current
  * subtransaction, not of the portal: it has to live as long as the claim.
@@ -27,8 +24,7 @@
  *		  ROLLBACK of level 2  -> the claim is open again, and still locked
  *
  * A transaction that holds MAX_LOCKS claims open writes the rows of further
- * ones at once and needs no lock for them; an uncommitted row is seen by the
- * dirty probe of others just as well.
+ * ones at once and needs no lock for them: the dirty probe of others sees the row.
  *
  * Nothing commits half-done
  * -------------------------
@@ -105,7 +101,7 @@ hash_id(pg_uuid_t id)
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-/* Open claims by id; kept between transactions, but empty. */
+/* Kept between transactions, but empty. */
 static claims_hash * claims = NULL;
 
 static int	n_open = 0;			/* not finished */
@@ -120,7 +116,7 @@ static struct
 	pg_uuid_t	id;
 }			repeated;
 
-/* Has this transaction rewritten an outcome that an earlier one had recorded? */
+/* This transaction has rewritten an outcome that an earlier one had recorded. */
 static bool rewritten = false;
 
 static void opened_undone(UndoEntry *entry);
@@ -133,7 +129,7 @@ static UndoList all_opened = UNDO_LIST(all_opened, NULL, opened_undone);
 static UndoList all_finished = UNDO_LIST(all_finished, finished_kept, finished_undone);
 static UndoList all_repeated = UNDO_LIST(all_repeated, NULL, repeated_undone);
 
-/* Is there something to check or forget at the end of this transaction? */
+/* There is something to check or forget at the end of this transaction. */
 static bool watching = false;
 
 static ExecutorEnd_hook_type previous_executor_end = NULL;
@@ -157,7 +153,6 @@ set_locktag(LOCKTAG *tag, const pg_uuid_t *id)
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, pg_ntoh32(high), pg_ntoh32(low), LOCK_CLASS);
 }
 
-/* Returns whether this session holds the lock of an id, for Assert. */
 bool
 open_claim_lock_held(const pg_uuid_t *id)
 {
@@ -167,10 +162,7 @@ open_claim_lock_held(const pg_uuid_t *id)
 	return compat_lock_held(&tag, ExclusiveLock);
 }
 
-/*
- * Takes the lock of an id for this subtransaction, without waiting.  False if
- * another session has it.
- */
+/* Takes the lock for this subtransaction.  False if another session has it. */
 bool
 open_claim_lock(const pg_uuid_t *id)
 {
@@ -185,7 +177,6 @@ open_claim_lock(const pg_uuid_t *id)
 	return result != LOCKACQUIRE_NOT_AVAIL;
 }
 
-/* Releases a lock that belongs to that resource owner. */
 static void
 unlock_from(const pg_uuid_t *id, ResourceOwner owner)
 {
@@ -207,8 +198,8 @@ open_claim_unlock(const pg_uuid_t *id)
 }
 
 /*
- * Returns whether another session holds the lock of an id.  *holder is then its pid, or 0
- * if it is a prepared transaction.
+ * Does another session hold the lock of an id?  *holder is then its pid, or 0 if it is
+ * a prepared transaction.
  */
 bool
 open_claim_holder(const pg_uuid_t *id, int32 *holder)
@@ -236,8 +227,8 @@ open_claim_holder(const pg_uuid_t *id, int32 *holder)
 }
 
 /*
- * Returns whether a transaction or subtransaction is still open.  *holder is then the pid
- * of its session, 0 if it is prepared.  Not for use on a standby.
+ * Is a transaction or subtransaction still open?  *holder is then the pid of its session,
+ * 0 if it is prepared.  Not for use on a standby.
  */
 bool
 open_claim_holder_of_xid(TransactionId xid, int32 *holder)
@@ -251,7 +242,6 @@ open_claim_holder_of_xid(TransactionId xid, int32 *holder)
  *----
  */
 
-/* Returns whether this transaction may hold another claim as a lock. */
 bool
 open_claim_has_room(void)
 {
@@ -268,7 +258,6 @@ move_to_front(void)
 	RegisterXactCallback(open_claim_xact_callback, NULL);
 }
 
-/* From now on there is something to do at the end of the transaction. */
 static void
 watch(void)
 {
@@ -327,10 +316,7 @@ open_claim_begin(const Record *rec, OpenClaimPrior prior, const Record *found,
 		n_locked++;
 }
 
-/*
- * Returns the claim of an id that is open in this transaction; NULL if there is
- * none.  The latest of an id is the only one that can be.
- */
+/* NULL if there is none.  The latest of an id is the only one that can be open. */
 OpenClaim *
 open_claim_find(const pg_uuid_t *id)
 {
@@ -396,7 +382,7 @@ open_claim_finish(OpenClaim *open)
 	forget(open);
 }
 
-/* Returns whether that version is the one the claim stands on. */
+/* Is that version the one the claim stands on? */
 static bool
 is_as_claimed(const OpenClaim *open, const Record *found)
 {
@@ -408,8 +394,8 @@ is_as_claimed(const OpenClaim *open, const Record *found)
 }
 
 /*
- * Returns whether purge may have removed the record the claim stands on.  Not one
- * that was processing: if that is gone, its owner has finished it.
+ * May purge have removed the record the claim stands on?  Not one that was processing:
+ * if that is gone, its owner has finished it.
  */
 static bool
 may_be_purged(const OpenClaim *open)
@@ -450,10 +436,7 @@ open_claim_write(const OpenClaim *open, Store *store, const Identity *who,
 	}
 }
 
-/*
- * Removes the row of a claim that is given up without a trace.  False as
- * open_claim_write.
- */
+/* Removes the row of a claim that is given up.  False as open_claim_write. */
 bool
 open_claim_withdraw(const OpenClaim *open, Store *store, const Identity *who)
 {
@@ -486,10 +469,7 @@ open_claim_mark_repeated(const Identity *who, const char *done)
 	repeated.id = who->id;
 }
 
-/*
- * Notes that an outcome recorded by an earlier transaction is rewritten in this
- * one.  From then on a row of this transaction may say what an earlier one did.
- */
+/* From now on a row of this transaction may say what an earlier one did. */
 void
 open_claim_mark_rewritten(void)
 {
@@ -497,10 +477,7 @@ open_claim_mark_rewritten(void)
 	rewritten = true;
 }
 
-/*
- * Returns whether the outcome in a version of a record may be that of an earlier
- * transaction.
- */
+/* May the outcome in a version of a record be that of an earlier transaction? */
 bool
 open_claim_may_be_earlier(TransactionId xmin)
 {
@@ -536,7 +513,6 @@ forget_all(void)
 	watching = false;
 }
 
-/* Returns the claims that are open, in order. */
 List *
 open_claim_list(void)
 {
@@ -597,7 +573,6 @@ refuse_repeated_completion(const char *what)
 			 errhint("The earlier try had committed. Roll back and claim again to learn what is on record.")));
 }
 
-/* Before the end: refuses.  At the end: forgets. */
 static void
 open_claim_xact_callback(XactEvent event, void *arg)
 {
@@ -635,7 +610,6 @@ finished_kept(UndoEntry *entry)
 	forget(open);
 }
 
-/* A completion did not happen. */
 static void
 finished_undone(UndoEntry *entry)
 {

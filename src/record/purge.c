@@ -5,17 +5,14 @@
  *
  * Purge removes only what every reader treats as absent already, so it needs
  * no agreement with claims (see store.c); but it decides by the policies as
- * they are, so it stays away while one is being changed (see define.c).  A batch
- * empties a segment as a whole, or removes records one by one and then delivered
- * events.
+ * they are, so it stays away while one is being changed (see define.c).
  *
  * One by one
  * ----------
  * Each table is gone through in the order of its blocks, range by range; the
  * index says of most of them that nothing in them is due (forget_ranges.c).  Of
- * the others each row is looked at as it is now, committed or not, and judged
- * by record_effective_state().  What another transaction has written, locked or is
- * changing is left; nothing is waited for.
+ * the others each row is judged as it is now, committed or not.  What another
+ * transaction has written, locked or is changing is left; nothing is waited for.
  *
  * - Nothing is missed: a row that is committed when its range is come to is
  *	 covered by the summary of the range, or the range has none and is read.  What
@@ -23,11 +20,8 @@
  *	 found by the next run, which begins at the first block.
  * - Nothing is starved: a batch gets through at least one range, or removes as
  *	 many as it may; the next one goes on at the block where it stopped, with
- *	 another table, so neither what is left on purpose nor a large table keeps
- *	 the rest waiting.
+ *	 another table.
  *
- * What is damaged
- * ---------------
  * Each table is a subtransaction.  If it fails, it is done once more with each
  * row in one of its own: a row that cannot be understood is noted and stays.  If
  * the table itself is damaged, it is noted and the others are purged.
@@ -53,20 +47,18 @@
  * table), and its rows of the catalogs, which an open GRANT may have changed.  To
  * wait for any of them would make every backend wait that opens the segment.  So
  * the whole is done in a subtransaction in which no wait lasts, and a lock refused
- * there counts like one of the segment.  Nor may the commit wait: that
- * for a synchronous standby holds locks, so where one is asked for nothing is
- * emptied; the worker does not ask for it.
+ * there counts like one of the segment.  Nor may the commit wait: where one for a
+ * synchronous standby is asked for, nothing is emptied; the worker does not ask
+ * for it.
  *
  * A backend that opens the segment meanwhile waits, and the scan ends as soon as
- * one does; what remains is the time to make an empty file and to commit.  With the
- * lock that backend accepts the invalidations, so it sees the new file: that its
- * rows are absent is what they read as before.
+ * one does.  With the lock it accepts the invalidations, so it sees the new file:
+ * that its rows are absent is what they read as before.
  *
  * TRUNCATE shows in older snapshots, which matters to readers by SQL alone: a
  * dump, or a person reading a view, whose snapshot is older but whose lock is
- * younger misses forgotten records, and nothing else.  That is why a segment
- * in which a single record is to be kept is not emptied with that one put
- * back: such a dump would miss it.
+ * younger misses forgotten records.  That is why a segment in which a single
+ * record is to be kept is not emptied with that one put back.
  *
  * On a standby the replay of the lock conflicts with transactions that have
  * read the segment there, as the replay of a vacuum conflicts with snapshots.
@@ -115,10 +107,7 @@ purge_begin(PurgeBatch *batch)
 	batch->from = DT_NOBEGIN;
 }
 
-/*
- * Notes in the batch that something was left because of an error, if there is
- * one.
- */
+/* Notes that something was left because of an error, if there is one. */
 bool
 purge_note_fault(PurgeBatch *batch, const ErrorData *error)
 {
@@ -163,7 +152,6 @@ tally(PurgeBatch *batch, const char *operation)
 	batch->tallies = lappend(batch->tallies, entry);
 }
 
-/* Part of a batch, in a subtransaction. */
 typedef struct PurgeStep
 {
 	PurgeBatch *batch;
@@ -196,7 +184,6 @@ attempt(void (*part) (void *arg), void *arg, PurgeBatch *batch)
 	return !purge_note_fault(batch, error);
 }
 
-/* Returns whether a batch may remove more, and look for it. */
 static bool
 has_room(const PurgeBatch *batch)
 {
@@ -222,10 +209,7 @@ operation_if_forgotten(Relation rel, HeapTuple tuple, Record *rec)
  *----
  */
 
-/*
- * Removes the record in step->tuple if every reader treats it as absent already,
- * and it is not being changed.
- */
+/* Removes the record in step->tuple if it is forgotten and not being changed. */
 static void
 purge_row(void *arg)
 {
@@ -294,10 +278,7 @@ purge_range(PurgeStep *step, ForgetRanges *ranges, const ForgetRange *range,
 		forget_ranges_renew(ranges, range, now);
 }
 
-/*
- * Returns whether a segment, with what is stored beside its rows, is large enough
- * to be emptied as a whole.
- */
+/* With what is stored beside its rows. */
 static bool
 is_worth_emptying(Relation rel)
 {
@@ -374,10 +355,7 @@ purge_relation(PurgeStep *step)
 	batch->looks += forget_ranges_close(ranges);
 }
 
-/*
- * Removes records of one table.  One that is being emptied or changed is left
- * alone.
- */
+/* One that is being emptied or changed is left alone. */
 static void
 purge_table(void *arg)
 {
@@ -396,7 +374,6 @@ purge_table(void *arg)
 	store_close(&store);
 }
 
-/* Removes a batch of forgotten records one by one, table after table. */
 static void
 purge_tables(PurgeBatch *batch)
 {
@@ -429,7 +406,6 @@ list_shards(void *arg)
 	*(List **) arg = place_here();
 }
 
-/* Removes records of one shard. */
 static void
 purge_shard(void *arg)
 {
@@ -445,9 +421,8 @@ purge_shard(void *arg)
 }
 
 /*
- * Removes a batch of forgotten records from the shards that are here, one shard
- * after the other, from one batch to the next.  Nothing if a move is about to end:
- * it is not waited for.
+ * Removes a batch from the shards that are here, one shard after the other, from one
+ * batch to the next.  Nothing if a move is about to end: it is not waited for.
  */
 static void
 purge_shards(PurgeBatch *batch)
@@ -534,10 +509,7 @@ all_forgotten(Relation rel, PurgeBatch *batch)
 	return good;
 }
 
-/*
- * TRUNCATEs a segment, as its owner.  The caller must hold AccessExclusiveLock and
- * have closed it.
- */
+/* The caller must hold AccessExclusiveLock and have closed it. */
 static void
 truncate_segment(char *schema, char *name, Oid owner)
 {
@@ -625,9 +597,8 @@ empty_segment(void *arg)
 }
 
 /*
- * Empties the next segment of which that is possible, without waiting for
- * another transaction.  False if there is none.  What raises is passed: it is found again
- * row by row, and noted then.
+ * Empties the next segment of which that is possible; false if there is none.  What
+ * raises is passed: it is found again row by row, and noted then.
  */
 static bool
 empty_next_segment(PurgeBatch *batch)
@@ -654,10 +625,9 @@ empty_next_segment(PurgeBatch *batch)
 
 /*
  * Removes one batch of forgotten records, or of delivered events past their
- * retention, in the current transaction, without waiting for others.  What
- * empties a segment does nothing else, because the segment is locked to the end
- * of the transaction.  False if nothing was done because another transaction is
- * changing settings.
+ * retention, without waiting for others.  What empties a segment does nothing else,
+ * because the segment is locked to the end of the transaction.  False if another
+ * transaction is changing settings.
  */
 bool
 purge_batch(PurgeBatch *batch)
@@ -685,10 +655,7 @@ purge_batch(PurgeBatch *batch)
 	return true;
 }
 
-/*
- * idem_purge(max_records).  A transaction of its own, so that what it locks
- * and holds back is bounded by the batch.
- */
+/* A transaction of its own, so that what it locks is bounded by the batch. */
 SQL_FUNCTION(idem_purge)
 {
 	PurgeBatch	batch;

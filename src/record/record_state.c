@@ -2,10 +2,7 @@
  * record_state.c
  *	  What a stored record means now.
  *
- * The record is the truth; clock, policy and purge only interpret it.
- * "unknown" and "expired" are computed here each time a record is read, so no
- * sweeper has to run for an answer to be right, and purge may remove exactly
- * what reads as forgotten: no answer changes by it.
+ * Purge may remove exactly what reads as forgotten here: no answer changes by it.
  *
  * Deadlines are judged by the server's real clock: now() stands still in a
  * transaction, and a lease must not.
@@ -19,10 +16,7 @@
 /* The longest pause between two tries, unless a single one is longer. */
 #define LONGEST_PAUSE (INT64CONST(3600) * USECS_PER_SEC)
 
-/*
- * Returns how many attempts of a record count towards max_attempts: all that
- * failed, overran or ended unsure, but not those that were released.
- */
+/* Those that failed, overran or ended unsure count towards max_attempts. */
 static int64
 attempts_counted(const Record *rec)
 {
@@ -40,10 +34,7 @@ record_deadline(const Record *rec, const Policy *policy)
 	return clock_after(Max(rec->claimed_at, rec->reopened_at), policy->deadline);
 }
 
-/*
- * Returns whether a record whose last attempt has ended may be followed by
- * another one.
- */
+/* May another attempt follow the last one, which has ended? */
 bool
 record_tries_left(const Record *rec, const Policy *policy, TimestampTz now)
 {
@@ -98,7 +89,6 @@ is_forgotten(const Record *rec, const Call *call, TimestampTz now)
 		(!is_timed(call) || record_key_is_late(call, now));
 }
 
-/* EffectiveState of a record whose outcome is final. */
 static EffectiveState
 effective_state_of_outcome(const Record *rec, const Call *call, TimestampTz now,
 						   EffectiveState recorded)
@@ -110,10 +100,7 @@ effective_state_of_outcome(const Record *rec, const Call *call, TimestampTz now,
 	return recorded;
 }
 
-/*
- * Returns the error of a record that a limit has ended while no attempt was
- * under way.
- */
+/* The error of a record that a limit has ended while no attempt was under way. */
 static Datum
 limit_error(bool by_deadline)
 {
@@ -231,9 +218,7 @@ record_set_retention(Record *rec, const Call *call, TimestampTz recorded)
 	rec->forget_at = clock_after(from, settings_horizon(policy));
 }
 
-/*
- * Turns rec into one with a final outcome, a result or an error, recorded now.
- */
+/* Turns rec into one with a final outcome, a result or an error. */
 void
 record_finish(Record *rec, const Call *call, char state, Datum outcome, TimestampTz now)
 {
@@ -246,10 +231,7 @@ record_finish(Record *rec, const Call *call, char state, Datum outcome, Timestam
 	record_set_retention(rec, call, now);
 }
 
-/*
- * Returns the pause after a number of tries: the first one, doubled with each
- * further try, up to an hour.
- */
+/* The first pause, doubled with each further try, up to an hour. */
 int64
 record_pause(int64 first, int64 tries)
 {
@@ -319,7 +301,7 @@ record_put_back(Record *rec, const Call *call, TimestampTz now)
 	}
 }
 
-/* Returns whether a record could be executed if it were not too early. */
+/* Could a record be executed if it were not too early? */
 bool
 record_is_early(const Record *rec, EffectiveState effective, TimestampTz now)
 {

@@ -5,17 +5,15 @@
  * An id that carries the time of its key (identity.c) belongs to one of
  * N_SEGMENTS tables, by its six-hour window: window number modulo N_SEGMENTS.
  * Every other id belongs to the table "record".  That is a function of the id
- * and of nothing else: not of clock, settings or what is stored.  So each id
- * has exactly one table, for ever, and the unique index of that table alone
- * judges who is first.
+ * and of nothing else, so each id has exactly one table, for ever, and the unique
+ * index of that table alone judges who is first.
  *
  * Records that were made together end together, and purge can empty a whole
- * table at once (store.c) instead of deleting row by row.  The ring goes once
- * round in eight days; records kept for longer share a table with younger ones
- * and are deleted one by one.
+ * table at once (purge.c).  The ring goes once round in eight days; records kept for
+ * longer share a table with younger ones and are deleted one by one.
  *
- * Rows lie where these numbers say.  They cannot change within 1.x: another
- * ring would look for old records in the wrong table.
+ * These numbers cannot change within 1.x: another ring would look for old records
+ * in the wrong table.
  */
 #include "postgres.h"
 
@@ -29,7 +27,6 @@
 #define UNIX_EPOCH_MS \
 	((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * (SECS_PER_DAY * 1000))
 
-/* The table of an id. */
 Table
 segment_of(const pg_uuid_t *id)
 {

@@ -20,8 +20,7 @@
  *	 executes.
  *
  * There is no instant at which A's claim is neither lock nor row: the row is
- * inserted before the lock is given back, and a lock is given back early only
- * when the row stands at the claim's own nesting level (open_claims.c).
+ * inserted before the lock is given back (open_claims.c).
  *
  * The unique index judges all the same.  Inserts are checked without waiting
  * (UNIQUE_CHECK_PARTIAL): btree tests and inserts under one page lock, so of
@@ -38,13 +37,8 @@
  * inserts instead (open_claim_write).
  *
  * The table lock is kept to the end of the transaction, so the table is not
- * rewritten or dropped under an open claim.
- *
- * Which table
- * -----------
- * An id has one table for ever (segment.c), so all of the above is about one
- * table and its unique index.  A transaction that needs several takes weak
- * locks on them, which do not conflict with each other, in whatever order.
+ * rewritten or dropped under an open claim.  A transaction that needs several
+ * tables takes weak locks on them, which do not conflict with each other.
  *
  * No look-up here takes an SSI lock (see rows.c), and inserts check only for
  * those of others on our tables, of which there are none: calls on unrelated
@@ -68,7 +62,6 @@
 
 #define N_COLUMNS 21
 
-/* The number of a column that is looked at by itself. */
 #define FORGET_AT_COLUMN 6
 
 /* One table, open. */
@@ -110,7 +103,6 @@ close_table(RecordTable *table)
 	pfree(table);
 }
 
-/* Closes what is kept open. */
 void
 store_close_kept(void)
 {
@@ -121,7 +113,6 @@ store_close_kept(void)
 	kept = NULL;
 }
 
-/* The subtransaction that opened it is released: the table is not kept beyond it. */
 static void
 kept_merged(UndoEntry *entry)
 {
@@ -150,10 +141,7 @@ store_init(void)
 	undo_register(&all_kept);
 }
 
-/*
- * Gets ready to read records, or to claim and change them.  Tables are opened
- * as they are needed, and stay open.
- */
+/* Tables are opened as they are needed, and stay open. */
 void
 store_open(Store *store, bool for_writing)
 {
@@ -161,10 +149,7 @@ store_open(Store *store, bool for_writing)
 	store->for_writing = for_writing;
 }
 
-/*
- * Returns one of the tables, or that of a shard that is here, opened if it is not.
- * Raises 55000 and 42809; waits for DDL on it.
- */
+/* With shard, which says what the table of that shard is like. */
 static RecordTable *
 open_table(Store *store, Table which, int64 shard)
 {
@@ -221,7 +206,6 @@ store_forget_index(Relation rel)
 	return catalog_open_index(rel, &by_forget_at);
 }
 
-/* Returns when a row of a table is to be forgotten. */
 TimestampTz
 store_forget_at(Relation rel, HeapTuple tuple)
 {
@@ -282,7 +266,7 @@ store_close(Store *store)
 	store->tables = NULL;
 }
 
-/* Understands a tuple of the table.  rec points into it.  Raises XX001. */
+/* rec points into tuple.  Raises XX001. */
 void
 store_read(Relation rel, HeapTuple tuple, Record *rec)
 {
@@ -329,7 +313,6 @@ store_read(Relation rel, HeapTuple tuple, Record *rec)
 	rec->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 }
 
-/* A tuple of the table from a record. */
 static HeapTuple
 tuple_from_record(Relation rel, const Record *rec)
 {
@@ -415,7 +398,6 @@ probe_table(RecordTable *table, const pg_uuid_t *id, Record *rec)
 	return result;
 }
 
-/* Looks for it in all shards that are here. */
 static ProbeResult
 probe_shards(Store *store, const pg_uuid_t *id, Record *rec)
 {
@@ -464,10 +446,7 @@ store_probe(Store *store, const Identity *who, Record *rec)
 	return result;
 }
 
-/*
- * Wait for the transaction that is changing the record to end.  May raise
- * 40P01 and 55P03 like any wait.
- */
+/* Waits for the transaction that is changing the record.  May raise 40P01 and 55P03. */
 void
 store_wait(Store *store, const Record *rec)
 {
@@ -479,7 +458,6 @@ store_wait(Store *store, const Record *rec)
 					  XLTW_Update);
 }
 
-/* Sets the identity that a record is of. */
 void
 identity_of_record(Identity *who, const Record *rec)
 {
@@ -491,9 +469,8 @@ identity_of_record(Identity *who, const Record *rec)
 }
 
 /*
- * Insert a record.  False if the unique index already has a row of that id
- * of any transaction, committed or not; nothing is inserted then.  The caller holds
- * the lock of the id.
+ * False if the unique index already has a row of that id of any transaction, committed
+ * or not; nothing is inserted then.  The caller must hold the lock of the id.
  */
 bool
 store_insert(Store *store, const Record *rec)
@@ -527,10 +504,7 @@ store_update(Store *store, const Record *found, const Record *rec, bool wait)
 	return change;
 }
 
-/*
- * Delete the version found, which is not in the work list; waits like
- * store_update.
- */
+/* The version found must not be in the work list.  Waits like store_update. */
 RowChange
 store_delete(Store *store, const Record *found, bool wait)
 {

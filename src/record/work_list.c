@@ -2,12 +2,10 @@
  * work_list.c
  *	  The work list: which records are accepted, leased or unknown.
  *
- * A record is the truth; an entry here is a hint where to look, so that no
- * function scans all records.  store.c lets the list follow each change of a
- * record in the same transaction (work_follow), so the two commit or vanish
- * together: no open record is missing.  A function that acts on an entry locks
- * the id and looks at the record first, so an entry that is out of date is
- * harmless.
+ * An entry is a hint where to look, so that no function scans all records.
+ * store.c lets the list follow each change of a record in the same transaction
+ * (work_follow): no open record is missing.  A function that acts on an entry locks
+ * the id and looks at the record first, so an entry that is out of date is harmless.
  *
  * Every record that may be executed without its caller asking, or that may
  * become so, has an entry: accepted work while it is accepted, failed and
@@ -37,7 +35,7 @@
 
 #define N_COLUMNS 8
 
-/* Understand a tuple of the list; work points into it. */
+/* work points into tuple. */
 static void
 work_from_tuple(Relation rel, HeapTuple tuple, Work *work)
 {
@@ -55,7 +53,6 @@ work_from_tuple(Relation rel, HeapTuple tuple, Work *work)
 	work->tid = tuple->t_self;
 }
 
-/* A tuple of the list from an entry. */
 static HeapTuple
 tuple_from_work(Relation rel, const Work *work)
 {
@@ -92,7 +89,7 @@ open_list(const text *principal, LOCKMODE lockmode)
 	return place_open(TABLE_OPEN_WORK, place_of(text_to_cstring(principal)).work, lockmode);
 }
 
-/* Opens the lists of all that are here. */
+/* Opens those of all that are here, likewise. */
 static List *
 open_lists(void)
 {
@@ -113,7 +110,6 @@ open_lists(void)
 	return lists;
 }
 
-/* The entry of an id in a list that is open. */
 static bool
 find_in(Relation rel, const pg_uuid_t *id, Work *work)
 {
@@ -239,9 +235,7 @@ work_follow(const Record *before, const Record *after)
 	table_close(rel, NoLock);
 }
 
-/*
- * Removes an entry whose record needs none any more, unless it is being changed.
- */
+/* Removes an entry whose record needs none any more, unless it is being changed. */
 void
 work_forget(const Work *found)
 {
@@ -292,14 +286,12 @@ struct WorkScan
 	WorkRange  *returned;		/* has the entry returned last */
 };
 
-/* Begins a scan of the list, of nothing yet. */
 WorkScan *
 work_scan_begin(void)
 {
 	return palloc0(sizeof(WorkScan));
 }
 
-/* Is the entry one that the range is for? */
 static bool
 is_selected(const WorkRange *range, const Work *work)
 {
@@ -337,7 +329,6 @@ advance(WorkRange *range)
 	MemoryContextSwitchTo(caller);
 }
 
-/* Adds a range of one list. */
 static void
 add_range(WorkScan *scan, Relation rel, char queue, const char *operation,
 		  const char *principal, TimestampTz due)
@@ -421,7 +412,6 @@ work_scan_next(WorkScan *scan)
 	return first ? first->current : NULL;
 }
 
-/* Ends it; the locks are kept to the end of the transaction. */
 void
 work_scan_end(WorkScan *scan)
 {

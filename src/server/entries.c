@@ -19,7 +19,6 @@
 
 #include "server/server.h"
 
-/* Gives a table its memory. */
 void
 entries_attach(EntryTable *table, void *memory, int n)
 {
@@ -57,10 +56,7 @@ entries_find(const EntryTable *table, const char *name)
 	return NULL;
 }
 
-/*
- * Returns the rank of an entry among those that may be given away, to a name that
- * is defined or to one that is not: the lowest goes first, a negative one stays.
- */
+/* Of entries that may be given away the lowest rank goes first; a negative one stays. */
 static int
 rank_of(const EntryTable *table, const SharedEntry *entry, bool for_defined)
 {
@@ -169,7 +165,6 @@ entries_copy(const EntryTable *table)
 	return copy;
 }
 
-/* Returns the databases that have entries, as a list of OIDs. */
 List *
 entries_databases(const EntryTable *table)
 {

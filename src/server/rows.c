@@ -27,9 +27,8 @@
  * insert_entries(), which costs less, or ExecInsertIndexTuples if one of them is
  * not plain; and a command ends with CommandCounterIncrement, so that the next
  * look-up sees it.  catalog.c has refused tables with triggers, partitions or
- * another access method.
- * Privileges are those of the SQL functions; read-only transactions, recovery
- * and parallel mode are refused by the callers.
+ * another access method; callers refuse read-only transactions, recovery and
+ * parallel mode.
  */
 #include "postgres.h"
 
@@ -136,9 +135,8 @@ rows_deform(Relation rel, HeapTuple tuple, int n, Datum *values, bool *nulls)
 }
 
 /*
- * Get ready to look rows up by the first column of the primary key, compared by
- * the function equal under collation "C".  The caller holds lockmode on heap until
- * rows_probe_end(); an insert after it then finds the index locked.
+ * Gets ready to look rows up by the first column of the primary key, compared by
+ * the function equal.  The caller must hold lockmode on heap until rows_probe_end().
  */
 RowProbe *
 rows_probe_begin(Relation heap, RegProcedure equal, LOCKMODE lockmode)
@@ -155,8 +153,6 @@ rows_probe_begin(Relation heap, RegProcedure equal, LOCKMODE lockmode)
 }
 
 /*
- * Find the row with this key.
- *
  * PROBE_ROW: probe->tuple is a copy, made in the current memory context, of the
  * last committed version, or that of this transaction; probe->other is valid if
  * another open transaction is changing it.  PROBE_IN_FLIGHT: there are only versions
@@ -197,7 +193,7 @@ rows_probe(RowProbe *probe, Datum key)
 	return TransactionIdIsValid(seen.other) ? PROBE_IN_FLIGHT : PROBE_NOTHING;
 }
 
-/* Close it; the lock on the index is kept to the end of the transaction. */
+/* The lock on the index is kept to the end of the transaction. */
 void
 rows_probe_end(RowProbe *probe)
 {
@@ -237,10 +233,7 @@ rows_scan_begin(Relation rel, Relation index, ScanKey keys, int n,
 	return scan;
 }
 
-/*
- * Begins a scan of blocks, up to before end.  The caller must hold a lock on rel
- * until rows_scan_end().
- */
+/* Of blocks up to before end.  The caller must hold a lock on rel until rows_scan_end(). */
 RowScan *
 rows_scan_blocks(Relation rel, BlockNumber first, BlockNumber end, RowsKind kind)
 {
@@ -338,7 +331,6 @@ rows_scan_end(RowScan *scan)
 	pfree(scan);
 }
 
-/* A table to be written to. */
 struct RowWriter
 {
 	Relation	rel;
@@ -472,7 +464,6 @@ rows_insert(Relation rel, HeapTuple tuple)
 	return inserted;
 }
 
-/* What became of an attempt to change a version. */
 static RowChange
 change_of(TM_Result result, Relation rel)
 {
@@ -561,7 +552,7 @@ delete_row(Relation rel, const ItemPointerData *tid, bool wait)
 					 rel);
 }
 
-/* Delete the version at tid; waits like rows_update. */
+/* Waits like rows_update. */
 RowChange
 rows_delete(Relation rel, const ItemPointerData *tid, bool wait)
 {
@@ -574,7 +565,7 @@ rows_delete(Relation rel, const ItemPointerData *tid, bool wait)
 	return change;
 }
 
-/* Get ready to change many rows, each once.  The caller holds a lock on rel. */
+/* To change many rows, each once.  The caller must hold a lock on rel. */
 RowWriter *
 rows_writer_begin(Relation rel)
 {
@@ -596,7 +587,6 @@ rows_writer_update(RowWriter *many, const ItemPointerData *tid, HeapTuple tuple)
 	return indexed;
 }
 
-/* Done; what was changed can be seen from now on. */
 void
 rows_writer_end(RowWriter *many)
 {

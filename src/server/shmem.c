@@ -29,7 +29,7 @@ shared_available(void)
 	return locks != NULL;
 }
 
-/* A lock of ours.  Only if shared memory is available. */
+/* Only if shared memory is available. */
 LWLock *
 shared_lock(SharedLock which)
 {
@@ -81,7 +81,6 @@ shared_databases(void)
 	return databases;
 }
 
-/* Forgets databases that are gone. */
 void
 shared_forget(const List *databases)
 {
@@ -92,7 +91,6 @@ shared_forget(const List *databases)
 	}
 }
 
-/* Counts from zero again, for this database and for all together. */
 void
 shared_count_again(void)
 {

@@ -13,7 +13,7 @@
 /* Runs of this many are sorted by insertion. */
 #define RUN 8
 
-/* Sorts items[begin..end) by insertion. */
+/* items[begin..end) */
 static void
 sort_run(const void **items, Size begin, Size end, SortBefore before)
 {

@@ -138,7 +138,7 @@ undo_xact_callback(XactEvent event, void *arg)
 	}
 }
 
-/* Makes a list follow the transactions.  Once for each, at load. */
+/* Once for each list, at load. */
 void
 undo_register(UndoList *list)
 {

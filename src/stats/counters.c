@@ -15,9 +15,8 @@
  *
  * The overflow takes what there is no room for, whatever operation and database.
  *
- * A reset stores zeros while others add.  An addition that is under way goes
- * to the time before or after; a count never goes backwards for any other
- * reason.
+ * A reset stores zeros while others add: an addition that is under way goes to the
+ * time before or after.
  */
 #include "postgres.h"
 
@@ -84,7 +83,6 @@ is_unused(const SharedEntry *entry)
 	return unused > UNUSED_AFTER || unused < -UNUSED_AFTER;
 }
 
-/* Attaches to shared memory; the first to do so makes it ready. */
 void
 counters_attach(void *memory, bool found)
 {
@@ -161,10 +159,7 @@ put_set(FunctionCallInfo fcinfo, CounterSet *set)
 	row_put(fcinfo, &row);
 }
 
-/*
- * idem_stat_counters(): the sets of this database, and the overflow if it was
- * ever used.
- */
+/* The sets of this database, and the overflow if it was ever used. */
 SQL_FUNCTION(idem_stat_counters)
 {
 	bool		overflowed = false;
@@ -201,7 +196,6 @@ counters_count_again(void)
 	LWLockRelease(shared_lock(LOCK_COUNTERS));
 }
 
-/* idem_stat_reset() */
 SQL_FUNCTION(idem_stat_reset)
 {
 	shared_count_again();

@@ -6,12 +6,11 @@
  * DATABASE ever finds it in the way.  Each nap it lists the databases and
  * sends one short-lived worker after the other to those that are due, waiting
  * for each to leave.  After a short visit it rests as long as that took, so that
- * half of a processor is left to others where there are so many databases that
- * one is always due.  It waits on its latch only and takes interrupts at every
- * wake: since PostgreSQL 15 DROP DATABASE waits until every process has.
+ * half of a processor is left to others where one database is always due.  It
+ * takes interrupts at every wake: since PostgreSQL 15 DROP DATABASE waits until
+ * every process has.
  *
- * What goes wrong in a database goes wrong in its worker.  If the launcher
- * itself fails it is started again some seconds later, and finds in shared
+ * If the launcher fails it is started again some seconds later, and finds in shared
  * memory what it knew (runs.c).  On a standby it is not started; promotion
  * starts it.
  */
@@ -46,10 +45,7 @@ typedef struct Database
 
 extern PGDLLEXPORT void idempotency_launcher_main(Datum arg);
 
-/*
- * Returns whether a worker can go there, and setting idempotency.databases
- * names it; an empty one names all.
- */
+/* Can a worker go there, and does idempotency.databases name it?  "" names all. */
 static bool
 is_visitable(const FormData_pg_database * form)
 {
@@ -68,10 +64,7 @@ is_visitable(const FormData_pg_database * form)
 	return names == NIL;
 }
 
-/*
- * Returns the databases to visit, and in *all the OIDs of all there are, in
- * memory of the current context.
- */
+/* Returns the databases to visit, and in *all the OIDs of all there are. */
 static List *
 list_databases(List **all)
 {
@@ -166,7 +159,6 @@ describe(BackgroundWorker *worker, const char *type, const char *function)
 	strlcpy(worker->bgw_type, type, sizeof(worker->bgw_type));
 }
 
-/* Sends a worker to a database and waits until it has left. */
 static void
 run_worker(const Database *database)
 {
@@ -197,7 +189,6 @@ run_worker(const Database *database)
 	runs_end_if_running(database->oid);
 }
 
-/* One round: runs a worker wherever one is due. */
 static void
 run_all_due(void)
 {
@@ -234,7 +225,6 @@ nap(void)
 					compat_wait_event(&wait_event, "IdempotencyLauncherMain"));
 }
 
-/* The launcher process. */
 void
 idempotency_launcher_main(Datum arg)
 {

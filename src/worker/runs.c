@@ -2,10 +2,9 @@
  * runs.c
  *	  What is known of the worker's runs, by database.
  *
- * Kept in shared memory, so that a launcher that had to start again knows when
- * to go where, and so that people can see it.  Launcher and worker write, each
- * its own members; all under LOCK_RUNS, held for a few instructions, never
- * while anything can be raised.
+ * In shared memory, so that a launcher that had to start again knows when to go
+ * where, and so that people can see it.  All of it is under LOCK_RUNS, held for a few
+ * instructions, never while anything can be raised.
  *
  * Databases for which there is no room any more share one entry more, which has
  * the one that is being visited, as there is one worker at a time.  What it says
@@ -28,7 +27,7 @@
 /* After this many failures in a row the pause does not grow any more. */
 #define MAX_DOUBLINGS 6
 
-/* Those with room of their own, and the one that is shared. */
+/* The one that is shared. */
 #define SHARED_RUN MAX_RUNS
 
 static WorkerRun *runs = NULL;
@@ -127,7 +126,6 @@ runs_forget_all_but(const List *databases)
 	}
 }
 
-/* There is a database of that name. */
 void
 runs_enter(Oid database, const char *name)
 {
@@ -210,7 +208,6 @@ runs_speed_up(Oid database)
 	return Max(speed_up, 1.0);
 }
 
-/* The worker has done that batch. */
 void
 runs_progress(Oid database, const PurgeBatch *batch, double speed_up)
 {
@@ -262,7 +259,6 @@ end(WorkerRun *run, RunOutcome outcome)
 	}
 }
 
-/* The run is over. */
 void
 runs_end(Oid database, RunOutcome outcome)
 {
@@ -286,7 +282,6 @@ runs_end_if_running(Oid database)
 	release();
 }
 
-/* NULL for a time that is not known. */
 static void
 add_time(RowValues *row, TimestampTz time)
 {
@@ -314,7 +309,6 @@ foreign_text(const char *stored)
 	return CStringGetTextDatum(shown);
 }
 
-/* One row of idem_stat_visits. */
 static void
 put_run(FunctionCallInfo fcinfo, const WorkerRun *run)
 {
@@ -353,7 +347,7 @@ put_run(FunctionCallInfo fcinfo, const WorkerRun *run)
 	row_put(fcinfo, &row);
 }
 
-/* idem_stat_visits(): what is known of each database; nothing without preload. */
+/* Nothing without preload. */
 SQL_FUNCTION(idem_stat_visits)
 {
 	WorkerRun  *copy;

@@ -2,8 +2,8 @@
  * worker.c
  *	  One run in one database: purge in small transactions, and leave.
  *
- * Nothing is held between two batches: no lock, no snapshot, no transaction.
- * Each batch asks again, without waiting, whether the run is welcome:
+ * Nothing is held between two batches.  Each asks again, without waiting, whether the
+ * run is welcome:
  *
  * - a lock on the database that DROP, ALTER and CREATE DATABASE ... TEMPLATE
  *	 conflict with.  Refused: another session wants the database, the worker leaves,
@@ -13,8 +13,7 @@
  *	 this library knows;
  * - the table locks of the batch itself (purge.c).
  *
- * So the worker is never what others wait for longer than a batch.  A segment
- * that is emptied is a batch of its own; what will soon go with one is left.
+ * So the worker is never what others wait for longer than a batch.
  *
  * It works as the owner of the tables, restricted, under settings of its own:
  * those of the database or of a role (read-only by default, a search_path,
@@ -114,7 +113,6 @@ keep_quiet(ErrorData *error)
 		error->output_to_server = false;
 }
 
-/* Begins a background process. */
 void
 background_begin(void)
 {
@@ -145,7 +143,6 @@ background_rest(long ms, uint32 wait_event)
 	}
 }
 
-/* Returns whether this library knows the version of the extension here. */
 static bool
 is_version_known(void)
 {
@@ -183,7 +180,7 @@ lock_extension(void)
 	return is_version_known() ? RUN_RUNNING : RUN_NO_EXTENSION;
 }
 
-/* Does what is to be done, in a transaction that is open, as the owner of the tables. */
+/* In a transaction that is open. */
 static void
 work_as_owner(RunState *run)
 {
@@ -206,7 +203,6 @@ work_as_owner(RunState *run)
 	SetUserIdAndSecContext(user, context);
 }
 
-/* One transaction: asks whether the run is welcome, and works. */
 static void
 batch_transaction(RunState *run)
 {
@@ -266,7 +262,6 @@ run_fail(RunState *run, const ErrorData *error)
 				 errhint("It is tried again; idem_stat_worker shows when.")));
 }
 
-/* Says once that records were left because they fail. */
 static void
 report_failed_records(const PurgeBatch *batch)
 {
@@ -278,7 +273,6 @@ report_failed_records(const PurgeBatch *batch)
 			 errhint("They are tried again with every visit.")));
 }
 
-/* Sets the pace, from how late the last batch was. */
 static void
 set_pace(RunState *run)
 {
@@ -300,7 +294,6 @@ set_pace(RunState *run)
 	run->lag = lag;
 }
 
-/* One batch. */
 static void
 run_batch(RunState *run)
 {
