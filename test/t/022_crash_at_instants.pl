@@ -90,6 +90,12 @@ my $event_state = q{
 	SELECT coalesce((SELECT CASE WHEN lease_until > now() THEN 'leased' ELSE 'due' END
 		FROM idempotency_internal.outbox_due WHERE destination = 'KEY'), 'delivered')};
 my $take = q{SELECT count(*) FROM idem_take('KEY')};
+my $lease = q{
+	SELECT CASE WHEN lease_until > now() + '2 h' THEN 'renewed' ELSE 'leased' END
+	FROM idem_record WHERE key = 'KEY'};
+my $leased = q{SELECT fence FROM idem_claim('load', 'KEY', '"KEY"', lease => '1 h') \gset};
+my $outcome = q{
+	SELECT concat_ws(' ', s.state, s.attempt, s.result, s.error) FROM idem_status('load', 'KEY') s};
 my $forgotten = q{SELECT count(*) FROM idem_record WHERE operation = 'forgotten'};
 
 my $fail = q{
@@ -136,7 +142,7 @@ my %calls = (
 	},
 	'a completion' => {
 		kind => 'leased',
-		before => q{SELECT fence FROM idem_claim('load', 'KEY', '"KEY"', lease => '1 h') \gset},
+		before => $leased,
 		call => q{
 			BEGIN;
 			INSERT INTO business VALUES ('KEY', 1, 'held');
@@ -171,7 +177,7 @@ my %calls = (
 	},
 	'a release' => {
 		kind => 'leased',
-		before => q{SELECT fence FROM idem_claim('load', 'KEY', '"KEY"', lease => '1 h') \gset},
+		before => $leased,
 		call => q{SELECT idem_release_key('load', 'KEY', :fence)},
 		states => [ 'processing 1', 'absent' ],
 		places => [ changed('store_update', 'heap_update'), changed('work_follow', 'heap_delete'), @commit ],
@@ -187,6 +193,72 @@ my %calls = (
 		hears => 'unknown',
 		states => [ 'unknown 1', 'succeeded 1' ],
 		places => [ changed('store_update', 'heap_update'), changed('work_follow', 'heap_delete'), @commit ],
+	},
+	'a failure' => {
+		kind => 'leased',
+		before => $leased,
+		call => q{SELECT idem_fail_key('load', 'KEY', :fence, '"refused"')},
+		states => [ 'processing 1', 'failed 1' ],
+		places => [ changed('store_update', 'heap_update'), changed('work_follow', 'heap_delete'), @commit ],
+	},
+	'an unsure outcome' => {
+		kind => 'leased',
+		before => $leased,
+		call => q{SELECT idem_unsure_key('load', 'KEY', :fence, '"lost"')},
+		states => [ 'processing 1', 'unknown 1' ],
+		places => [ changed('store_update', 'heap_update'), changed('work_follow', 'heap_update'), @commit ],
+	},
+	'a renewal' => {
+		kind => 'leased',
+		before => $leased,
+		call => q{SELECT idem_renew_key('load', 'KEY', :fence, '3 h')},
+		state => $lease,
+		states => [ 'leased', 'renewed' ],
+		places => [ changed('store_update', 'heap_update'), changed('work_follow', 'heap_update'), @commit ],
+	},
+	'an end of a lease' => {
+		kind => 'leased',
+		before => $leased,
+		call => q{SELECT idem_expire_lease('load', 'KEY')},
+		states => [ 'processing 1', 'unknown 1' ],
+		places => [ changed('store_update', 'heap_update'), changed('work_follow', 'heap_update'), @commit ],
+	},
+	'a cancellation' => {
+		kind => 'leased',
+		call => q{SELECT idem_cancel('load', 'KEY')},
+		states => [ 'absent', 'failed 0' ],
+		places => [ inserted('store_insert'), asked_at('nothing', 'idem_cancel', 'open_claim_unlock'), @commit ],
+	},
+	'a cancellation of what was accepted' => {
+		kind => 'leased',
+		before => q{SELECT idem_accept('load', 'KEY', '"KEY"')},
+		call => q{SELECT idem_cancel('load', 'KEY')},
+		states => [ 'accepted 0', 'failed 0' ],
+		places => [ changed('store_update', 'heap_update'), changed('work_follow', 'heap_delete'), @commit ],
+	},
+	'a reopening' => {
+		kind => 'leased',
+		before => $leased . q{
+			SELECT idem_fail_key('load', 'KEY', :fence, '"refused"')},
+		call => q{SELECT idem_reopen('load', 'KEY', reason => 'mended')},
+		hears => 'replay',
+		state => $outcome,
+		states => [ 'failed 1 "refused"', 'failed 1 {"error": "refused", "reopened": "mended"}' ],
+		places => [ changed('store_update', 'heap_update'), @commit ],
+	},
+	'a redaction' => {
+		kind => 'leased',
+		before => q{
+			BEGIN;
+			SELECT fence FROM idem_claim('load', 'KEY', '"KEY"') \gset
+			INSERT INTO business VALUES ('KEY', 1, 'held');
+			SELECT idem_complete_key('load', 'KEY', :fence, '"KEY"');
+			COMMIT},
+		call => q{SELECT idem_redact('load', 'KEY')},
+		hears => 'replay',
+		state => $outcome,
+		states => [ 'succeeded 1 "KEY"', 'succeeded 1' ],
+		places => [ changed('store_update', 'heap_update'), @commit ],
 	},
 	'an acceptance' => {
 		kind => 'leased',
@@ -354,7 +426,7 @@ sub crash_at
 	$load->hear_out($instant->{name});
 
 	$node->start;
-	my ($before, $after) = map { qr/\Q$_\E/ } @{ $call->{states} };
+	my ($before, $after) = map { qr/\Q$_\E/ } map { $text->($_) } @{ $call->{states} };
 	my %left = (nothing => $before, all => $after, either => qr/$before|$after/);
 	like(one_value($node, $text->($call->{state} || $state)), qr/^($left{ $place->{left} })$/,
 		"$instant->{name}: the crash leaves $place->{left}");
