@@ -176,5 +176,9 @@ SELECT is(pg_temp.left_over(), 'bulk 20000, d 5, elsewhere 1', 'purge removes wh
 SELECT idem_complete_key('ship', 'k', :ship_fence) IS NULL AS done \gset
 SELECT idem_purge() \g /dev/null
 SELECT is(pg_temp.left_over(), 'bulk 20000, d 3, elsewhere 1', 'once that has its outcome, its delivered events go');
+SELECT idem_destination_define('bulk', '{"retention": null}');
+UPDATE idempotency_internal.outbox SET created_at = created_at - interval '2 days' WHERE destination = 'bulk';
+SELECT idem_purge() \g /dev/null
+SELECT is(pg_temp.left_over(), 'bulk 20000, d 3, elsewhere 1', 'where retention is null they stay');
 DELETE FROM idempotency_internal.destination;
 SELECT finish();

@@ -60,4 +60,27 @@ SELECT is((SELECT string_agg(payload, ' ' ORDER BY n) FROM order_of), (SELECT st
 SELECT is((SELECT count(*) FROM idempotency_internal.outbox_due WHERE destination = 'tail'), 1::bigint, 'nothing is left but the dead letter');
 SELECT idem_discard(event_id) FROM idem_dead_letter WHERE destination = 'tail';
 DELETE FROM idempotency_internal.destination WHERE destination = 'tail';
+
+-- a dead letter among those that are taken together
+SELECT idem_destination_define('lot', '{"base": "0", "cap": "0", "retry_budget": null, "breaker_failures": null}');
+CREATE FUNCTION pg_temp.lot() RETURNS text LANGUAGE sql AS $$
+	SELECT coalesce(string_agg(e.payload #>> '{}', ' '), 'nothing') FROM idem_take('lot', 10, '1 h', per_key => 10) e
+$$;
+DO $$
+BEGIN
+	PERFORM idem_emit('lot', to_jsonb('a' || n), 'a') FROM generate_series(1, 4) n;
+	COMMIT;
+	PERFORM idem_nack(event_id, fence, NULL, e.payload = '"a1"') FROM idem_take('lot', 2, per_key => 2) e;
+	COMMIT;
+END $$;
+BEGIN;
+SELECT is(pg_temp.lot(), 'a1 a3 a4', 'a dead letter is passed by behind the first one, too');
+ROLLBACK;
+SELECT idem_destination_define('lot', '{"skip_dead_head": false}');
+SELECT is(pg_temp.lot(), 'a1', 'but where it blocks');
+SELECT idem_ack(event_id, fence) FROM idempotency_internal.outbox_due WHERE destination = 'lot' AND lease_until > now();
+SELECT idem_discard(event_id) FROM idem_dead_letter WHERE destination = 'lot';
+SELECT is(pg_temp.lot(), 'a3 a4', 'as long as it is there');
+DELETE FROM idempotency_internal.outbox_due WHERE destination = 'lot';
+DELETE FROM idempotency_internal.destination WHERE destination = 'lot';
 SELECT finish();

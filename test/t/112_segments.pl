@@ -239,6 +239,14 @@ $waiting->result;
 is(value('SET synchronous_commit = local; SELECT idem_purge()'), 2000, 'one that need not wait');
 isnt(value('SELECT file_of(9)'), $file, 'does');
 
+# not to be forgotten yet, and so many that purge does not read them all to learn that
+value("SELECT idem_define('later', '{\"retention\": \"9 days\"}')");
+value("SELECT fill('later', 9, 60000)");
+$file = value('SELECT file_of(9)');
+is(value('SELECT idem_purge(100000)'), 0, 'what is not over is not purged, however large its segment');
+is(value('SELECT file_of(9)'), $file, 'nor emptied');
+value('DELETE FROM ' . value('SELECT table_of(9)'));
+
 # --- dumps beside it -------------------------------------------------------------------------
 
 # something to be kept in every other segment; in those between, all goes

@@ -229,6 +229,20 @@ for (1 .. 5)
 }
 is($order, '12345', 'N02: the order of a key survives a switch to a logical replica');
 
+# --- more destinations than there are low-water marks -----------------------------------
+
+# With pauses: a mark is made, or given to another destination, once in a while.
+$node->safe_psql('postgres', <<'END');
+DO $$
+BEGIN
+	FOR i IN 1 .. 1200 LOOP
+		PERFORM idem_take('many-' || i), pg_sleep(CASE WHEN i % 60 = 0 THEN 0.03 ELSE 0 END);
+	END LOOP;
+END $$;
+SELECT count(idem_emit('many-' || i, '1')) FROM generate_series(1, 1200) i;
+END
+is(one_value($node, q{SELECT count(e) FROM generate_series(1, 1200) i, idem_take('many-' || i) e}), 1200, 'none is overlooked');
+
 # --- read from the log -----------------------------------------------------------------
 
 SKIP:
