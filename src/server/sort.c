@@ -13,37 +13,36 @@
 /* Runs of this many are sorted by insertion. */
 #define RUN 8
 
-/* items[begin..end) */
+/* Sorts what stands in both items and room, into items. */
 static void
-sort_run(const void **items, Size begin, Size end, SortBefore before)
+sort_range(const void **items, const void **room, Size count, SortBefore before)
 {
-	for (Size i = begin + 1; i < end; i++)
-	{
-		const void *item = items[i];
-		Size		at = i;
-
-		for (; at > begin && before(item, items[at - 1]); at--)
-			items[at] = items[at - 1];
-		items[at] = item;
-	}
-}
-
-/* Merges from[begin..middle) and from[middle..end) into to[begin..end). */
-static void
-merge_runs(const void **from, const void **to, Size begin, Size middle,
-		   Size end, SortBefore before)
-{
-	Size		left = begin;
+	Size		middle = count / 2;
+	Size		left = 0;
 	Size		right = middle;
 
-	for (Size at = begin; at < end; at++)
+	CHECK_FOR_INTERRUPTS();
+	if (count <= RUN)
 	{
-		CHECK_FOR_INTERRUPTS();
-		if (left < middle &&
-			(right >= end || !before(from[right], from[left])))
-			to[at] = from[left++];
+		for (Size i = 1; i < count; i++)
+		{
+			const void *item = items[i];
+			Size		at = i;
+
+			for (; at > 0 && before(item, items[at - 1]); at--)
+				items[at] = items[at - 1];
+			items[at] = item;
+		}
+		return;
+	}
+	sort_range(room, items, middle, before);
+	sort_range(room + middle, items + middle, count - middle, before);
+	for (Size at = 0; at < count; at++)
+	{
+		if (left < middle && (right >= count || !before(room[right], room[left])))
+			items[at] = room[left++];
 		else
-			to[at] = from[right++];
+			items[at] = room[right++];
 	}
 }
 
@@ -54,26 +53,11 @@ merge_runs(const void **from, const void **to, Size begin, Size middle,
 void
 sort_pointers(const void **items, Size count, SortBefore before)
 {
-	const void **from = items;
-	const void **to;
-	const void **room;
+	const void **room = count > RUN ? palloc(count * sizeof(void *)) : NULL;
 
-	for (Size begin = 0; begin < count; begin += RUN)
-		sort_run(items, begin, Min(begin + RUN, count), before);
-	if (count <= RUN)
-		return;
-	room = to = palloc(count * sizeof(void *));
-	for (Size width = RUN; width < count; width *= 2)
-	{
-		const void **merged = to;
-
-		for (Size begin = 0; begin < count; begin += 2 * width)
-			merge_runs(from, to, begin, Min(begin + width, count),
-					   Min(begin + 2 * width, count), before);
-		to = from;
-		from = merged;
-	}
-	if (from != items)
-		memcpy(items, from, count * sizeof(void *));
-	pfree(room);
+	if (room)
+		memcpy(room, items, count * sizeof(void *));
+	sort_range(items, room, count, before);
+	if (room)
+		pfree(room);
 }
