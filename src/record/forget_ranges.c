@@ -161,27 +161,23 @@ read_summary(ForgetRanges *ranges, ForgetRange *range)
 	}
 }
 
-/* What the rows and the placeholder of a range say. */
-typedef struct RangeTimes
+/* A range without rows: what widen() begins with. */
+#define NO_TIMES {.earliest = NEVER, .latest = DT_NOBEGIN}
+
+static void
+widen(ForgetRange *times, TimestampTz earliest, TimestampTz latest)
 {
-	bool		never;			/* there are rows without a time */
-	TimestampTz earliest;		/* NEVER = there are none with one */
-	TimestampTz latest;
-} RangeTimes;
+	times->earliest = Min(times->earliest, earliest);
+	times->latest = Max(times->latest, latest);
+}
 
 static void
 add_row(Relation index, ItemPointer tid, Datum *values, bool *isnull,
-		bool alive, void *state)
+		bool alive, void *times)
 {
-	RangeTimes *times = state;
+	TimestampTz forget_at = isnull[0] ? NEVER : DatumGetTimestampTz(values[0]);
 
-	if (isnull[0])
-		times->never = true;
-	else
-	{
-		times->earliest = Min(times->earliest, DatumGetTimestampTz(values[0]));
-		times->latest = Max(times->latest, clock_after(DatumGetTimestampTz(values[0]), RANGE_SLACK));
-	}
+	widen(times, forget_at, clock_after(forget_at, RANGE_SLACK));
 }
 
 /*
@@ -189,7 +185,7 @@ add_row(Relation index, ItemPointer tid, Datum *values, bool *isnull,
  * a placeholder if times is NULL.
  */
 static BrinTuple *
-form_summary(ForgetRanges *ranges, BlockNumber first, RangeTimes *times,
+form_summary(ForgetRanges *ranges, BlockNumber first, ForgetRange *times,
 			 BrinTuple *replaced, Size *size)
 {
 	BrinMemTuple *old;
@@ -200,18 +196,15 @@ form_summary(ForgetRanges *ranges, BlockNumber first, RangeTimes *times,
 		return brin_form_placeholder_tuple(ranges->desc, first, size);
 	old = brin_deform_tuple(ranges->desc, replaced, NULL);
 	values = &old->bt_columns[0];
-	times->never = times->never || values->bv_hasnulls ||
-		(values->bv_allnulls && !old->bt_empty_range);
 	if (!values->bv_allnulls)
-	{
-		times->earliest = Min(times->earliest, DatumGetTimestampTz(values->bv_values[0]));
-		times->latest = Max(times->latest, DatumGetTimestampTz(values->bv_values[1]));
-	}
+		widen(times, DatumGetTimestampTz(values->bv_values[0]), DatumGetTimestampTz(values->bv_values[1]));
+	if (values->bv_hasnulls || (values->bv_allnulls && !old->bt_empty_range))
+		widen(times, NEVER, NEVER);
 	new = brin_new_memtuple(ranges->desc);
 	values = &new->bt_columns[0];
-	new->bt_empty_range = !times->never && times->earliest == NEVER;
+	new->bt_empty_range = times->latest == DT_NOBEGIN;
 	values->bv_allnulls = times->earliest == NEVER;
-	values->bv_hasnulls = times->never && !values->bv_allnulls;
+	values->bv_hasnulls = times->latest == NEVER && !values->bv_allnulls;
 	values->bv_values[0] = TimestampTzGetDatum(times->earliest);
 	values->bv_values[1] = TimestampTzGetDatum(times->latest);
 	return brin_form_tuple(ranges->desc, first, new, size);
@@ -219,7 +212,7 @@ form_summary(ForgetRanges *ranges, BlockNumber first, RangeTimes *times,
 
 /* Replaces a summary, unless an insert has changed it meanwhile. */
 static bool
-swap_summary(ForgetRanges *ranges, BlockNumber first, RangeTimes *times)
+swap_summary(ForgetRanges *ranges, BlockNumber first, ForgetRange *times)
 {
 	Buffer		buffer = InvalidBuffer;
 	OffsetNumber offset;
@@ -247,7 +240,7 @@ swap_summary(ForgetRanges *ranges, BlockNumber first, RangeTimes *times)
 static void
 resummarize(ForgetRanges *ranges, const ForgetRange *range)
 {
-	RangeTimes	times = {false, NEVER, DT_NOBEGIN};
+	ForgetRange times = NO_TIMES;
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "idempotency summary",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext caller = MemoryContextSwitchTo(context);
@@ -335,14 +328,12 @@ read_range(ForgetRanges *ranges, const ForgetRange *range, RowsKind kind,
 	RowScan    *scan = rows_scan_blocks(ranges->rel, range->first, range->end, kind);
 	HeapTuple	tuple;
 
-	exact->earliest = NEVER;
-	exact->latest = DT_NOBEGIN;
+	*exact = (ForgetRange) NO_TIMES;
 	while ((tuple = rows_scan_next(scan)) != NULL)
 	{
 		TimestampTz forget_at = store_forget_at(ranges->rel, tuple);
 
-		exact->earliest = Min(exact->earliest, forget_at);
-		exact->latest = Max(exact->latest, forget_at);
+		widen(exact, forget_at, forget_at);
 		heap_freetuple(tuple);
 	}
 	rows_scan_end(scan);
