@@ -378,7 +378,7 @@ open_claim_finish(OpenClaim *open)
 	}
 	if (!open->written)
 		open_claim_unlock(&open->rec.id);
-	undo_remove(&open->opened);
+	dlist_delete(&open->opened.node);
 	forget(open);
 }
 
@@ -532,12 +532,22 @@ open_claim_list(void)
 	return list;
 }
 
-/* Raises ID003 if a claim is left open: names the first, counts the rest. */
+/*
+ * Raises ID003 if a claim is left open: names the first, counts the rest.  Before the
+ * end, one whose call is still under way, that is idem_run, is not left open.
+ */
 static void
-refuse_open_claims(const List *open, const char *what)
+refuse_open_claims(const char *what, bool at_end)
 {
+	List	   *open = open_claim_list();
 	const OpenClaim *first;
+	ListCell   *lc;
 
+	foreach(lc, open)
+	{
+		if (!at_end && ((OpenClaim *) lfirst(lc))->call_finishes)
+			open = foreach_delete_current(open, lc);
+	}
 	if (open == NIL)
 		return;
 	first = linitial(open);
@@ -584,7 +594,7 @@ open_claim_xact_callback(XactEvent event, void *arg)
 		return;
 	if (what)
 	{
-		refuse_open_claims(open_claim_list(), what);
+		refuse_open_claims(what, true);
 		refuse_repeated_completion(what);
 	}
 	else
@@ -602,8 +612,8 @@ finished_kept(UndoEntry *entry)
 
 	if (open->opened.level != entry->level)
 		return;
-	undo_remove(&open->finished);
-	undo_remove(&open->opened);
+	dlist_delete(&open->finished.node);
+	dlist_delete(&open->opened.node);
 	if (!open->written)
 		unlock_from(&open->rec.id,
 					ResourceOwnerGetParent(CurTransactionResourceOwner));
@@ -635,28 +645,7 @@ repeated_undone(UndoEntry *entry)
  *----
  */
 
-/*
- * SET CONSTRAINTS ALL IMMEDIATE asks now what COMMIT would ask.  A claim whose
- * call is still under way, that is idem_run, is not left open.
- */
-static void
-refuse_as_commit_would(void)
-{
-	static const char what[] = "SET CONSTRAINTS ALL IMMEDIATE";
-	List	   *left_open = NIL;
-	ListCell   *lc;
-
-	foreach(lc, open_claim_list())
-	{
-		OpenClaim  *open = lfirst(lc);
-
-		if (!open->call_finishes)
-			left_open = lappend(left_open, open);
-	}
-	refuse_open_claims(left_open, what);
-	refuse_repeated_completion(what);
-}
-
+/* SET CONSTRAINTS ALL IMMEDIATE asks now what COMMIT would ask. */
 static bool
 asks_for_commit_checks(const Node *statement)
 {
@@ -693,7 +682,10 @@ open_claim_process_utility(PlannedStmt *pstmt, const char *query_string,
 	store_close_kept();
 	move_to_front();
 	if (watching && asks_for_commit_checks(pstmt->utilityStmt))
-		refuse_as_commit_would();
+	{
+		refuse_open_claims("SET CONSTRAINTS ALL IMMEDIATE", false);
+		refuse_repeated_completion("SET CONSTRAINTS ALL IMMEDIATE");
+	}
 }
 
 /* Registers callbacks and hooks.  Once, at load. */

@@ -99,14 +99,6 @@
 /* Of a module that has something else to purge: events. */
 static void (*next_step) (void *batch) = NULL;
 
-/* Gets ready for the first batch of a run over all records. */
-void
-purge_begin(PurgeBatch *batch)
-{
-	memset(batch, 0, sizeof(*batch));
-	batch->from = DT_NOBEGIN;
-}
-
 /* Notes that something was left because of an error, if there is one. */
 bool
 purge_note_fault(PurgeBatch *batch, const ErrorData *error)
@@ -658,9 +650,8 @@ purge_batch(PurgeBatch *batch)
 /* A transaction of its own, so that what it locks is bounded by the batch. */
 SQL_FUNCTION(idem_purge)
 {
-	PurgeBatch	batch;
+	PurgeBatch	batch = {.from = DT_NOBEGIN};
 
-	purge_begin(&batch);
 	batch.max_records = PG_ARGISNULL(0) ? guc_purge_batch : PG_GETARG_INT64(0);
 	batch.max_emptied = PG_ARGISNULL(0) ? PG_INT64_MAX : batch.max_records;
 	if (batch.max_records <= 0)

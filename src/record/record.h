@@ -319,7 +319,6 @@ typedef struct PurgeBatch
 } PurgeBatch;
 
 /* purge.c */
-extern void purge_begin(PurgeBatch *batch);
 extern bool purge_batch(PurgeBatch *batch);
 extern void purge_register(void (*step) (void *batch));
 extern bool purge_note_fault(PurgeBatch *batch, const ErrorData *error);

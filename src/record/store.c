@@ -108,7 +108,7 @@ store_close_kept(void)
 {
 	if (kept == NULL)
 		return;
-	undo_remove(&kept->kept);
+	dlist_delete(&kept->kept.node);
 	close_table(kept);
 	kept = NULL;
 }
@@ -164,7 +164,7 @@ open_table(Store *store, Table which, int64 shard)
 		kept->lockmode == lockmode && kept->owner == CurrentResourceOwner)
 	{
 		table = kept;
-		undo_remove(&table->kept);
+		dlist_delete(&table->kept.node);
 		kept = NULL;
 	}
 	else

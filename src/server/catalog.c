@@ -14,18 +14,15 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/table.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_extension.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -206,32 +203,6 @@ catalog_call(const char *name, int n, const Oid *types, const Datum *values)
 	result = FunctionCallInvoke(fcinfo);
 	PopActiveSnapshot();
 	return result;
-}
-
-/* Returns the version of the extension in this database; NULL without it. */
-char *
-catalog_extension_version(void)
-{
-	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
-	char	   *version = NULL;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ,
-				CStringGetDatum(LIBRARY_NAME));
-	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-	{
-		bool		isnull;
-
-		version = TextDatumGetCString(heap_getattr(tuple, Anum_pg_extension_extversion,
-												   RelationGetDescr(rel), &isnull));
-	}
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return version;
 }
 
 /*

@@ -165,21 +165,6 @@ entries_copy(const EntryTable *table)
 	return copy;
 }
 
-List *
-entries_databases(const EntryTable *table)
-{
-	List	   *databases = NIL;
-
-	for (int i = 0; i < table->n; i++)
-	{
-		Oid			database = entries_at(table, i)->database;
-
-		if (OidIsValid(database))
-			databases = list_append_unique_oid(databases, database);
-	}
-	return databases;
-}
-
 /* Frees the entries of databases that are gone. */
 void
 entries_forget(const EntryTable *table, const List *databases)

@@ -94,7 +94,6 @@ extern Relation catalog_open(Table table, LOCKMODE lockmode);
 extern void catalog_check_placed(Relation rel, Table like);
 extern Relation catalog_open_index(Relation rel, const IndexShape *shape);
 extern bool catalog_changed(Table table);
-extern char *catalog_extension_version(void);
 extern Datum catalog_call(const char *name, int n, const Oid *types, const Datum *values);
 
 /* node.c */
@@ -296,7 +295,6 @@ typedef struct UndoList
 
 extern void undo_register(UndoList *list);
 extern void undo_push(UndoList *list, UndoEntry *entry);
-extern void undo_remove(UndoEntry *entry);
 
 /* shmem.c */
 
@@ -364,7 +362,6 @@ extern SharedEntry *entries_get(const EntryTable *table, const char *name, bool 
 extern SharedEntry *entries_lock(const EntryTable *table, const char *name, bool defined);
 extern void entries_unlock(const EntryTable *table);
 extern char *entries_copy(const EntryTable *table);
-extern List *entries_databases(const EntryTable *table);
 extern void entries_forget(const EntryTable *table, const List *databases);
 
 #endif							/* IDEMPOTENCY_SERVER_H */

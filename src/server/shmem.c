@@ -74,10 +74,8 @@ shared_databases(void)
 	List	   *databases = NIL;
 
 	for (int i = 0; i < n_pieces; i++)
-	{
-		if (pieces[i].table)
-			databases = list_concat_unique_oid(databases, entries_databases(pieces[i].table));
-	}
+		for (int j = 0; pieces[i].table && j < pieces[i].table->n; j++)
+			databases = list_append_unique_oid(databases, entries_at(pieces[i].table, j)->database);
 	return databases;
 }
 

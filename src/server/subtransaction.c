@@ -66,12 +66,6 @@ undo_push(UndoList *list, UndoEntry *entry)
 	dlist_push_tail(&list->entries, &entry->node);
 }
 
-void
-undo_remove(UndoEntry *entry)
-{
-	dlist_delete(&entry->node);
-}
-
 /* Undoes what was added at a nesting level or deeper, the latest first. */
 static void
 undo_level(UndoList *list, int level)

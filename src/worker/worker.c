@@ -36,6 +36,7 @@
 #include "catalog/pg_database.h"
 #include "catalog/pg_extension.h"
 #include "commands/extension.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -80,7 +81,6 @@ typedef struct RunState
 	int64		paced_at;
 	int64		lag;			/* then */
 	int64		took;			/* the last batch */
-	int64		delay_debt;		/* pause not yet made, in microseconds */
 } RunState;
 
 extern PGDLLEXPORT void idempotency_worker_main(Datum arg);
@@ -147,14 +147,15 @@ static bool
 is_version_known(void)
 {
 	static const char *const known[] = KNOWN_VERSIONS;
-	char	   *version = catalog_extension_version();
+	bool		found = false;
 
-	for (int i = 0; version && i < lengthof(known); i++)
-	{
-		if (strcmp(known[i], version) == 0)
-			return true;
-	}
-	return false;
+	SPI_connect();
+	/* not read-only: with a snapshot taken after the lock */
+	SPI_execute("SELECT extversion FROM pg_catalog.pg_extension WHERE extname = '" LIBRARY_NAME "'", false, 1);
+	for (int i = 0; SPI_processed > 0 && i < lengthof(known); i++)
+		found = found || strcmp(known[i], SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1)) == 0;
+	SPI_finish();
+	return found;
 }
 
 /*
@@ -315,26 +316,16 @@ run_batch(RunState *run)
 	report_failed_records(&run->batch);
 }
 
-/*
- * Pauses between batches.  What a latch cannot measure is left to the next pause
- * as delay_debt, and what it slept too long is taken from it.
- */
+/* Pauses between batches, at least a millisecond unless there are to be no pauses. */
 static void
 pause_a_while(RunState *run)
 {
 	static uint32 wait_event = 0;
-	int64		start = clock_monotonic();
+	double		us = Max(guc_purge_delay * 1000 / run->speed_up,
+						 Max(4 - run->speed_up / 10, 1) * run->took);
 
-	if (guc_purge_delay == 0)
-		run->delay_debt = 0;
-	else
-		run->delay_debt += Max((int64) (guc_purge_delay * 1000 / run->speed_up),
-							   (int64) (Max(4 - run->speed_up / 10, 1) * run->took));
-
-	background_rest(run->delay_debt / 1000,
+	background_rest(guc_purge_delay == 0 ? 0 : Max((long) (us / 1000), 1),
 					compat_wait_event(&wait_event, "IdempotencyPurgeDelay"));
-	if (run->delay_debt >= 1000)
-		run->delay_debt = Max(run->delay_debt - (clock_monotonic() - start), -run->took);
 }
 
 /* Works until nothing is left, time is up, or the run is not welcome. */
@@ -348,9 +339,9 @@ run_to_end(void)
 		.until = clock_monotonic() + LONGEST_RUN_MS * INT64CONST(1000),
 		.outcome = RUN_RUNNING,
 		.speed_up = runs_speed_up(MyDatabaseId),
+		.batch.from = DT_NOBEGIN,
 	};
 
-	purge_begin(&run.batch);
 	for (;;)
 	{
 		ErrorData  *error;

@@ -62,11 +62,11 @@ FAULTS = {
          ";")),
     "open_commits": (
         "COMMIT is not refused while a claim is open",
-        (r'refuse_open_claims\(open_claim_list\(\), what\);',
+        (r"refuse_open_claims\(what, true\);",
          ";")),
     "repeated_commits": (
         "COMMIT is not refused after a repeated completion",
-        (r'(open_claim_list\(\), what\);\s+)refuse_repeated_completion\(what\);',
+        (r"(refuse_open_claims\(what, true\);\s+)refuse_repeated_completion\(what\);",
          r"\1;")),
     "lost_update": (
         "an owner that another one was faster than is not told so",

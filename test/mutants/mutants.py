@@ -264,8 +264,8 @@ RECORD = {
         "return *holder > 0;"),
     "lock_given_back_in_a_savepoint": (
         "claim_savepoint",
-        "\tif (open->opened.level != entry->level)\n\t\treturn;\n\tundo_remove(&open->finished);",
-        "\tundo_remove(&open->finished);"),
+        "\tif (open->opened.level != entry->level)\n\t\treturn;\n\tdlist_delete(&open->finished.node);",
+        "\tdlist_delete(&open->finished.node);"),
     "undone_completion_stays": (
         "left_open claim_savepoint",
         "\tentry->level = 0;\n\tn_open++;",
