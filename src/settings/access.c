@@ -1,21 +1,16 @@
 /*
  * access.c
  *	  Which callers may use an operation: its settings "role" and
- *	  "principal_setting", and the tiers of idem_grant().
- *
- * Tiers are privileges on functions and views of the extension.  These are
- * found by membership in it: others of the same name may have been created in
- * its schema.
+ *	  "principal_setting", and the tiers of idem_grant(), which are privileges
+ *	  on functions and views of the extension.
  */
 #include "postgres.h"
 
-#include "catalog/dependency.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/catcache.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
@@ -129,27 +124,19 @@ access_workers_principal(const Policy *policy, const char *operation)
 }
 
 /*
- * Returns the function of the extension that has that name, given the function
- * of it that is called.  Others of that name may have been created in its
- * schema, so only a member of the extension will do.
+ * May the current user execute that function of the extension?  It stands in the
+ * schema of the one called, where no other has its name and these arguments.
  */
-static Oid
-sibling_function(FunctionCallInfo fcinfo, const char *name)
+static bool
+may_execute(FunctionCallInfo fcinfo, const char *name, const Oid *types, int n)
 {
-	Oid			extension = getExtensionOfObject(ProcedureRelationId, fcinfo->flinfo->fn_oid);
-	CatCList   *list = SearchSysCacheList1(PROCNAMEARGSNSP, CStringGetDatum(name));
-	Oid			found = InvalidOid;
+	Oid			schema = get_func_namespace(fcinfo->flinfo->fn_oid);
+	Oid			function = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
+										   CStringGetDatum(name),
+										   PointerGetDatum(buildoidvector(types, n)),
+										   ObjectIdGetDatum(schema));
 
-	for (int i = 0; i < list->n_members && !OidIsValid(found); i++)
-	{
-		Oid			oid = ((Form_pg_proc) GETSTRUCT(&list->members[i]->tuple))->oid;
-
-		if (OidIsValid(extension) &&
-			getExtensionOfObject(ProcedureRelationId, oid) == extension)
-			found = oid;
-	}
-	ReleaseSysCacheList(list);
-	return found;
+	return OidIsValid(function) && compat_may_execute(function);
 }
 
 /*
@@ -160,22 +147,18 @@ sibling_function(FunctionCallInfo fcinfo, const char *name)
 static bool
 is_worker(FunctionCallInfo fcinfo)
 {
-	Oid			start_next = sibling_function(fcinfo, "idem_start_next");
+	static const Oid types[] = {TEXTOID, INT4OID, INTERVALOID, TEXTOID};
 
-	return OidIsValid(start_next) && compat_may_execute(start_next) && !superuser();
+	return may_execute(fcinfo, "idem_start_next", types, lengthof(types)) && !superuser();
 }
 
 /* Returns whether the caller of that function may read a view of the extension. */
 bool
 access_may_read(FunctionCallInfo fcinfo, const char *name)
 {
-	Oid			function = fcinfo->flinfo->fn_oid;
-	Oid			extension = getExtensionOfObject(ProcedureRelationId, function);
-	Oid			view = get_relname_relid(name, get_func_namespace(function));
+	Oid			view = get_relname_relid(name, get_func_namespace(fcinfo->flinfo->fn_oid));
 
-	return OidIsValid(extension) && OidIsValid(view) &&
-		getExtensionOfObject(RelationRelationId, view) == extension &&
-		pg_class_aclcheck(view, GetUserId(), ACL_SELECT) == ACLCHECK_OK;
+	return OidIsValid(view) && pg_class_aclcheck(view, GetUserId(), ACL_SELECT) == ACLCHECK_OK;
 }
 
 /* Returns whether the current user may use the operation for that principal. */
@@ -216,13 +199,12 @@ access_check(const Call *call, FunctionCallInfo fcinfo, Binding binding)
 const Normalisation *
 access_normalisation(FunctionCallInfo fcinfo, text *name)
 {
+	static const Oid types[] = {TEXTOID};
 	char	   *operation = name ? text_to_cstring(name) : NULL;
-	Oid			idem_policy;
 
 	if (operation == NULL)
 		return NULL;
-	idem_policy = sibling_function(fcinfo, "idem_policy");
-	if (!OidIsValid(idem_policy) || !compat_may_execute(idem_policy))
+	if (!may_execute(fcinfo, "idem_policy", types, lengthof(types)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("not permitted to see the settings of operation \"%s\"", operation),
