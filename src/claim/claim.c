@@ -48,10 +48,7 @@ typedef struct DecisionRow
 										 * too if it cannot execute yet */
 } DecisionRow;
 
-/*
- * Raises an error with that SQLSTATE: why the call cannot do what verb says, to its
- * key or, if it has none, to the operation.
- */
+/* Raises why a call cannot do what verb says, to its key or else its operation. */
 void
 claim_refuse(const Call *call, int sqlstate, const char *verb, const char *why,
 			 const char *hint)
@@ -67,10 +64,7 @@ claim_refuse(const Call *call, int sqlstate, const char *verb, const char *why,
 	pg_unreachable();
 }
 
-/*
- * Hashes the params of a claim.  Raises 22032, saying whose params they are,
- * and 54001.
- */
+/* Hashes the params of a claim.  Raises 22032, saying whose they are, and 54001. */
 static void
 hash_params(Claim *claim, const Normalisation *normalisation)
 {
@@ -87,41 +81,29 @@ hash_params(Claim *claim, const Normalisation *normalisation)
 
 		MemoryContextSwitchTo(context);
 		edata = CopyErrorData();
-		if (edata->sqlerrcode != ERRCODE_INVALID_JSON_TEXT)
-			PG_RE_THROW();
 		FlushErrorState();
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_JSON_TEXT),
-				 errmsg("params of operation \"%s\" (id %s) cannot be canonicalised",
-						who->operation, identity_text(&who->id)),
-				 edata->detail ? errdetail_internal("%s", edata->detail) : 0,
-				 edata->hint ? errhint("%s", edata->hint) : 0));
+		if (edata->sqlerrcode == ERRCODE_INVALID_JSON_TEXT)
+			edata->message = psprintf("params of operation \"%s\" (id %s) cannot be canonicalised",
+									  who->operation, identity_text(&who->id));
+		ReThrowError(edata);
 	}
 	PG_END_TRY();
 }
 
-/*
- * Makes the claim's fingerprint under a version of the normalisation settings.
- */
+/* Makes the fingerprint anew if it was made under other normalisation settings. */
 static void
 fingerprint_under(Claim *claim, int64 version)
 {
 	const Policy *policy = claim->call.policy;
-	const char *operation = claim->call.who.operation;
-	const Normalisation *normalisation = policy->normalisation;
 
 	if (claim->params == NULL || claim->fingerprint_version == version)
 		return;
-	if (version != policy->normalisation_version)
-		normalisation = policy_normalisation_version(version, operation);
-	hash_params(claim, normalisation);
+	hash_params(claim, version == policy->normalisation_version ? policy->normalisation :
+				policy_normalisation_version(version, claim->call.who.operation));
 	claim->fingerprint_version = version;
 }
 
-/*
- * Returns whether the params matter and are not those of the record, under the
- * settings it was hashed with.
- */
+/* Do the params matter, and differ under the settings the record was hashed with? */
 static bool
 other_params(Claim *claim)
 {
@@ -159,10 +141,7 @@ answer_in_flight(Claim *claim, int32 holder)
 	return STEP_BUSY;
 }
 
-/*
- * The open transaction that is writing the record is in the way, unless it has
- * ended since.
- */
+/* The transaction that is writing the record is in the way, unless it has ended. */
 static Step
 answer_changer(Claim *claim)
 {
@@ -183,29 +162,19 @@ alone(Claim *claim, Step *step)
 	const pg_uuid_t *id = &claim->call.who.id;
 	int32		holder;
 
+	*step = STEP_PROBE_AGAIN;
 	if (TransactionIdIsValid(claim->rec.changer))
-	{
 		*step = answer_changer(claim);
-		return false;
-	}
-	if (claim->locked)
+	else if (claim->locked)
 		return true;
-	if (open_claim_lock(id))
-	{
+	else if (open_claim_lock(id))
 		claim->locked = true;
-		*step = STEP_PROBE_AGAIN;
-	}
 	else if (open_claim_holder(id, &holder))
 		*step = answer_in_flight(claim, holder);
-	else
-		*step = STEP_PROBE_AGAIN;
 	return false;
 }
 
-/*
- * Returns whether the transaction's snapshot is not older than a version of a
- * record, so that it sees what was committed together with it.
- */
+/* Does the transaction's snapshot see what was committed together with a record? */
 bool
 claim_snapshot_sees(const Record *rec)
 {
@@ -271,9 +240,8 @@ claim_make_record(Claim *claim, OpenClaimPrior prior, Record *rec)
 }
 
 /*
- * Writes what a claim comes to.  The caller must hold the lock of the id.  Returns
- * true if it stands; else *step is what to do instead: another transaction was
- * first, or has the row locked.
+ * Writes what a claim comes to.  The caller must hold the lock of the id.  False
+ * if another transaction was first or has the row locked: *step is what to do.
  */
 bool
 claim_write(Claim *claim, OpenClaimPrior prior, const Record *rec, Step *step)
@@ -353,9 +321,7 @@ grant(Claim *claim, OpenClaimPrior prior)
 	return claim->kind->execute(claim, prior);
 }
 
-/*
- * Returns whether another session has had what was in the list of accepted work.
- */
+/* Has another session had what was in the list of accepted work? */
 static bool
 no_longer_accepted(Claim *claim)
 {
@@ -484,10 +450,7 @@ act_take_over(Claim *claim)
 	return grant(claim, PRIOR_RECORD);
 }
 
-/*
- * Says what is on record that may change soon: worth waiting if that is so, but
- * never for oneself.
- */
+/* Says what is on record that may change soon: none waits for itself. */
 static Step
 tell_undecided(Claim *claim, bool worth_waiting)
 {
@@ -633,8 +596,7 @@ count_and_log(const Claim *claim)
 
 /*
  * Decides, waiting for others as long as the claim allows.  The caller must have
- * opened the store for writing.  What the answer points to lives as long as the
- * memory context of the call.
+ * opened the store for writing.
  */
 void
 claim_decide(Claim *claim)
@@ -687,10 +649,7 @@ claim_decide(Claim *claim)
 	count_and_log(claim);
 }
 
-/*
- * Raises 0A000 on a worker node of a sharded cluster: it does not have the
- * records of the others.
- */
+/* Raises 0A000 on a worker node of a sharded cluster. */
 void
 claim_refuse_on_worker_node(const char *verb, const char *operation)
 {
@@ -704,9 +663,7 @@ claim_refuse_on_worker_node(const char *verb, const char *operation)
 			 errhint("Call it on the coordinator. Where each key always comes to the same node, a superuser may set idempotency.allow_on_worker_nodes.")));
 }
 
-/*
- * Starts a call that decides about a key.  Raises 22023, 42501, 25006, 0A000.
- */
+/* Starts a call that decides about a key.  Raises 22023, 42501, 25006, 0A000. */
 void
 claim_begin(Claim *claim, FunctionCallInfo fcinfo, const ClaimKind *kind,
 			text *operation, text *key, text *principal)
@@ -754,10 +711,7 @@ claim_handle(FunctionCallInfo fcinfo, int argno, const char *verb, bool or_repla
 					 "Hand over the answer of idem_claim() as it came.");
 }
 
-/*
- * Decides and answers; that it is in progress if the key is open in this very
- * transaction.
- */
+/* Decides and answers: in progress if the key is open in this very transaction. */
 void
 claim_run(Claim *claim)
 {
@@ -778,9 +732,7 @@ claim_run(Claim *claim)
 	store_close(&store);
 }
 
-/*
- * Takes the fingerprint the caller made, or makes it from params.  Raises 22023.
- */
+/* Takes the fingerprint the caller made, or makes it from params.  Raises 22023. */
 void
 claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given)
 {
@@ -836,9 +788,7 @@ claim_lease(FunctionCallInfo fcinfo, int argno, const Call *call, const char *ve
 	return lease;
 }
 
-/*
- * Returns an argument as an interval, otherwise if it is NULL.  Raises 22023.
- */
+/* Returns an argument as an interval, otherwise if it is NULL.  Raises 22023. */
 int64
 claim_interval(FunctionCallInfo fcinfo, int argno, const char *what,
 			   const Call *call, int64 otherwise)

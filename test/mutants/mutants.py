@@ -34,8 +34,8 @@ CLAIM = {
         ""),
     "changer_overlooked": (
         "claim_wait claim_rowlock takeover_overrun",
-        "int32\t\tholder;\n\n\tif (TransactionIdIsValid(claim->rec.changer))\n\t{",
-        "int32\t\tholder;\n\n\tif (false)\n\t{"),
+        "*step = STEP_PROBE_AGAIN;\n\tif (TransactionIdIsValid(claim->rec.changer))",
+        "*step = STEP_PROBE_AGAIN;\n\tif (false)"),
     "snapshot_always_sees": (
         "takeover_retryable@repeatable_read",
         "!XidInMVCCSnapshot(rec->xmin, GetTransactionSnapshot());",
