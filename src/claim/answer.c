@@ -280,28 +280,14 @@ answer_put(FunctionCallInfo fcinfo, const Answer *answer)
 	tuplestore_puttuple(rsinfo->setResult, answer_tuple(fcinfo, answer));
 }
 
-/*
- * Hands an answer to the request log.  Members may be missing that do not apply.
- */
+/* Hands an answer to the request log.  Members may be missing that do not apply. */
 void
 answer_log(const Call *call, const Answer *answer)
 {
-	const Policy *policy = call->policy;
-	RequestAnswer logged = {
-		.verdict = answer->verdict == VERDICT_NONE ? NULL : labels[LABEL_VERDICT][answer->verdict],
-		.state = labels[LABEL_STATE][answer->state],
-		.attempt = answer->attempt,
-	};
-
-	if (!request_is_logged())
-		return;
-	if (policy->resource_pointer && answer->result != (Datum) 0)
-		logged.resource = pointer_text(policy->resource_pointer,
-									   DatumGetJsonbP(answer->result));
-	if (policy->error_pointer && answer->error != (Datum) 0)
-		logged.error_class = pointer_text(policy->error_pointer,
-										  DatumGetJsonbP(answer->error));
-	request_answered(call, &logged);
+	request_answered(call, answer->verdict == VERDICT_NONE ? NULL :
+					 labels[LABEL_VERDICT][answer->verdict],
+					 labels[LABEL_STATE][answer->state], answer->attempt,
+					 answer->result, answer->error);
 }
 
 /* Returns which label the next field has, of n; n if it is NULL or has another. */

@@ -5,10 +5,9 @@
  *
  * A SQL function that is a request is defined with REQUEST_FUNCTION and runs
  * inside request_serve(), which writes the line when the function ends: with
- * the answer, or with the SQLSTATE of the error it ends with.  So a refused
- * request is logged wherever it is refused, and none is logged twice.  On the
- * way the function reports the key as far as it is known (request_about) and
- * the answer (request_answered).
+ * the answer, or with the SQLSTATE of the error it ends with, wherever that is
+ * raised.  On the way the function reports the key as far as it is known
+ * (request_about) and the answer (request_answered).
  *
  * Whether a line is written depends on the operation's settings, so these are
  * looked up before anything else about a request is checked.  While an error is
@@ -46,7 +45,13 @@ typedef struct Request
 	bool		wanted;			/* the operation's log is on */
 	Identity	who;			/* if wanted; as far as it is known */
 	bool		answered;
-	RequestAnswer answer;		/* if answered */
+
+	/* if answered; NULL for what does not apply */
+	const char *verdict;
+	const char *state;
+	int32		attempt;		/* negative = none */
+	const char *resource;		/* by setting resource_pointer */
+	const char *error_class;	/* by setting error_pointer */
 } Request;
 
 static Request *in_hand = NULL;
@@ -95,7 +100,6 @@ write_line(const Request *request, int sqlstate)
 {
 	static const pg_uuid_t no_id;
 	const Identity *who = &request->who;
-	const RequestAnswer *answer = &request->answer;
 	char		at[MAXDATELEN + 1];
 	StringInfoData line;
 
@@ -112,12 +116,12 @@ write_line(const Request *request, int sqlstate)
 		append_text(&line, "error", unpack_sql_state(sqlstate), TEXT_MAX);
 	else
 	{
-		append_text(&line, "verdict", answer->verdict, TEXT_MAX);
-		append_text(&line, "state", answer->state, TEXT_MAX);
-		if (answer->attempt >= 0)
-			appendStringInfo(&line, ", \"attempt\": %d", answer->attempt);
-		append_text(&line, "resource", answer->resource, TEXT_MAX);
-		append_text(&line, "error_class", answer->error_class, TEXT_MAX);
+		append_text(&line, "verdict", request->verdict, TEXT_MAX);
+		append_text(&line, "state", request->state, TEXT_MAX);
+		if (request->attempt >= 0)
+			appendStringInfo(&line, ", \"attempt\": %d", request->attempt);
+		append_text(&line, "resource", request->resource, TEXT_MAX);
+		append_text(&line, "error_class", request->error_class, TEXT_MAX);
 	}
 	append_text(&line, "request", guc_request_id[0] ? guc_request_id : request_header("\"x-request-id\""),
 				TEXT_MAX);
@@ -173,34 +177,37 @@ request_about(const Call *call)
 		in_hand->who = call->who;
 }
 
-/* Takes the answer; of an earlier one a verdict stands until there is another. */
-void
-request_answered(const Call *call, const RequestAnswer *answer)
+static const char *
+text_at(const char *pointer, Datum value)
 {
-	const char *verdict;
-
-	if (in_hand == NULL || !in_hand->wanted)
-		return;
-	verdict = in_hand->answered ? in_hand->answer.verdict : NULL;
-	in_hand->who = call->who;
-	in_hand->answer = *answer;
-	if (answer->verdict == NULL)
-		in_hand->answer.verdict = verdict;
-	in_hand->answered = true;
+	return pointer && value != (Datum) 0 ? pointer_text(pointer, DatumGetJsonbP(value)) : NULL;
 }
 
-/* Returns whether request_answered() is worth calling. */
-bool
-request_is_logged(void)
+/*
+ * Takes the answer, with verdict NULL for that of an earlier one.  Result and error
+ * may be (Datum) 0.
+ */
+void
+request_answered(const Call *call, const char *verdict, const char *state, int32 attempt,
+				 Datum result, Datum error)
 {
-	return in_hand != NULL && in_hand->wanted;
+	if (in_hand == NULL || !in_hand->wanted)
+		return;
+	if (verdict || !in_hand->answered)
+		in_hand->verdict = verdict;
+	in_hand->who = call->who;
+	in_hand->state = state;
+	in_hand->attempt = attempt;
+	in_hand->resource = text_at(call->policy->resource_pointer, result);
+	in_hand->error_class = text_at(call->policy->error_pointer, error);
+	in_hand->answered = true;
 }
 
 /* A function on many keys turns to the next, its last answer logged or dropped. */
 void
 request_next(bool logged)
 {
-	if (!request_is_logged())
+	if (in_hand == NULL || !in_hand->wanted)
 		return;
 	if (logged && in_hand->answered)
 		write_line(in_hand, 0);

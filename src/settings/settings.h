@@ -163,33 +163,15 @@ typedef struct Call
 	const Policy *policy;
 } Call;
 
-/*----
- * Requests and their log.
- *----
- */
-
-/* What a request was answered; texts are NULL for what does not apply. */
-typedef struct RequestAnswer
-{
-	const char *verdict;
-	const char *state;
-	int32		attempt;		/* negative = none */
-	const char *resource;		/* by setting resource_pointer */
-	const char *error_class;	/* by setting error_pointer */
-} RequestAnswer;
-
 /* request_log.c */
 extern Datum request_serve(FunctionCallInfo fcinfo, const char *call, PGFunction body);
 extern void request_about(const Call *call);
-extern bool request_is_logged(void);
-extern void request_answered(const Call *call, const RequestAnswer *answer);
+extern void request_answered(const Call *call, const char *verdict, const char *state,
+							 int32 attempt, Datum result, Datum error);
 extern void request_next(bool logged);
 extern const char *request_header(const char *name);
 
-/*
- * Defines a SQL function that is a request; call is its name in the log.  The
- * body follows.
- */
+/* Defines a SQL function that is a request, with its name in the log; its body follows. */
 #define REQUEST_FUNCTION(name, call) \
 	static Datum name##_body(PG_FUNCTION_ARGS); \
 	SQL_FUNCTION(name) \
