@@ -22,7 +22,7 @@ PARAMS = identity canonical number normalise reshape json_text utf8 digest
 SETTINGS = params_functions setting_types operation_settings settings_row \
 	settings_cache access call request_log define destination
 RECORD = record_state place store segment forget_ranges purge work_list open_claims
-CLAIM = answer claim finish status explain accept once run reconcile
+CLAIM = answer claim finish status accept once run reconcile
 OUTBOX = emit events queue queue_start take ack
 CALLS = limiter breaker retry_budget window call_functions
 WORKER = launcher worker runs

@@ -188,21 +188,6 @@ extern bool claim_read_entry(Store *store, const Work *entry, Call *call,
 							 Record *rec, EffectiveState *effective);
 
 /* status.c */
-
-/* What is seen of a key. */
-typedef struct Status
-{
-	Call		call;
-	TimestampTz now;
-	bool		held;			/* a transaction holds the id, or changes its
-								 * record */
-	int32		holder;
-	ProbeResult found;
-	Record		rec;
-	EffectiveState effective;	/* EFFECTIVE_FORGOTTEN if nothing is found */
-} Status;
-
-extern void status_look(Status *status);
 extern void status_of_record(const Call *call, Record *rec,
 							 Answer *answer);
 

@@ -1,7 +1,7 @@
 /*
  * status.c
- *	  idem_status: what is known of a key, changing nothing; and what an
- *	  answer means to SQL (idem_value).
+ *	  What is known of a key, changing nothing: idem_status, and what
+ *	  idem_explain puts into words; and what an answer means to SQL (idem_value).
  *
  * Status asks for a holder first and probes for the record after.  The other way
  * round, a claim could be made, completed and committed between an empty probe
@@ -21,9 +21,20 @@
 #include "claim/claim.h"
 #include "stats/stats.h"
 
-/*
- * Probes.  Returns false if what was seen has changed meanwhile: to be done again.
- */
+/* What is seen of a key. */
+typedef struct Status
+{
+	Call		call;
+	TimestampTz now;
+	bool		held;			/* a transaction holds the id, or changes its
+								 * record */
+	int32		holder;
+	ProbeResult found;
+	Record		rec;
+	EffectiveState effective;	/* EFFECTIVE_FORGOTTEN if nothing is found */
+} Status;
+
+/* Probes.  Returns false if what was seen has changed meanwhile. */
 static bool
 probe(Status *status, Store *store)
 {
@@ -59,10 +70,7 @@ tell(const Status *status, Answer *answer)
 
 	answer_init(answer, &status->call.who);
 
-	/*
-	 * a claim or start would execute, were it not for another open
-	 * transaction
-	 */
+	/* a claim or start would execute, were it not for another transaction */
 	if (status->held &&
 		(effective == EFFECTIVE_FORGOTTEN || effective == EFFECTIVE_RELEASED || effective == EFFECTIVE_RETRYABLE ||
 		 effective == EFFECTIVE_OVERRUN || effective == EFFECTIVE_ACCEPTED))
@@ -82,9 +90,7 @@ tell(const Status *status, Answer *answer)
 	}
 }
 
-/*
- * Says what is on record, as idem_status says it when no transaction holds it.
- */
+/* Says what is on record, as idem_status says it when no transaction holds it. */
 void
 status_of_record(const Call *call, Record *rec, Answer *answer)
 {
@@ -97,7 +103,7 @@ status_of_record(const Call *call, Record *rec, Answer *answer)
 }
 
 /* Probes for the key of the call until what was seen holds together. */
-void
+static void
 status_look(Status *status)
 {
 	Store		store;
@@ -132,6 +138,70 @@ REQUEST_FUNCTION(idem_status, "ask")
 	return answer_datum(fcinfo, &answer);
 }
 
+/*
+ * Adds what is on record; never params, results or errors.  The owner's name would
+ * open its lease to others, so it is told to those only that see all principals.
+ */
+static void
+explain_record(RowValues *facts, const Status *status, bool sees_all)
+{
+	const Record *rec = &status->rec;
+	Answer		answer;
+
+	answer_init(&answer, &status->call.who);
+	answer_tell_record(&answer, status->call.policy, rec, status->effective, status->now);
+	row_add(facts, true, CharGetDatum(rec->state));
+	row_add(facts, sees_all && rec->owner, PointerGetDatum(rec->owner));
+	row_add(facts, true, BoolGetDatum(rec->has_fingerprint));
+	row_add(facts, true, Int32GetDatum(rec->attempt));
+	row_add(facts, true, Int32GetDatum(rec->releases));
+	row_add_time(facts, answer.claimed_at);
+	row_add_time(facts, rec->finished_at);
+	row_add_time(facts, rec->lease_until);
+	row_add_time(facts, rec->expires_at);
+	row_add_time(facts, rec->forget_at);
+	row_add_time(facts, rec->not_before);
+	row_add_time(facts, record_deadline(rec, status->call.policy));
+}
+
+/*
+ * idem_explain_key(operation, key, principal): what idem_explain puts into words.
+ * Readers of the view of unresolved records see all principals, as there.
+ */
+SQL_FUNCTION(idem_explain_key)
+{
+	bool		sees_all = access_may_read(fcinfo, "idem_unresolved");
+	Status		status = {0};
+	RowValues	facts = {0};
+	Work		work = {.due_at = NEVER};
+	bool		listed;
+
+	call_begin(&status.call, fcinfo, sees_all ? BIND_NOT : BIND_CALLER,
+			   ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2), NULL);
+	status_look(&status);
+	if (open_claim_find(&status.call.who.id))
+	{
+		status.held = true;
+		status.holder = MyProcPid;
+	}
+	listed = status.found == PROBE_ROW && work_find(&status.rec, &work);
+
+	row_add(&facts, true, UUIDPGetDatum(&status.call.who.id));
+	row_add(&facts, true, CStringGetTextDatum(record_effective_name(status.effective)));
+	row_add(&facts, true, BoolGetDatum(status.found == PROBE_ROW &&
+									   record_is_early(&status.rec, status.effective, status.now)));
+	row_add(&facts, true, BoolGetDatum(record_key_is_late(&status.call, status.now)));
+	row_add(&facts, status.held, Int32GetDatum(status.holder));
+	row_add(&facts, true, JsonbPGetDatum(status.call.policy->settings));
+	row_add(&facts, true, JsonbPGetDatum(settings_row_read(&operation_settings, status.call.who.operation)->settings));
+	row_add(&facts, true, JsonbPGetDatum(settings_row_read(&operation_settings, EVERY_NAME)->settings));
+	row_add(&facts, listed, Int32GetDatum(work.tries));
+	row_add_time(&facts, work.due_at);
+	if (status.found == PROBE_ROW)
+		explain_record(&facts, &status, sees_all);
+	return row_datum(fcinfo, &facts);
+}
+
 /* idem_left_open() */
 SQL_FUNCTION(idem_left_open)
 {
@@ -152,12 +222,6 @@ SQL_FUNCTION(idem_left_open)
 	return (Datum) 0;
 }
 
-static TimestampTz
-time_argument(FunctionCallInfo fcinfo, int argno, TimestampTz when_null)
-{
-	return PG_ARGISNULL(argno) ? when_null : PG_GETARG_TIMESTAMPTZ(argno);
-}
-
 /*
  * effective_state(operation, key, state, attempt, releases, claimed_at,
  * finished_at, lease_until, expires_at, forget_at, reopened_at): what a record of
@@ -167,12 +231,18 @@ SQL_FUNCTION(idem_effective_state)
 {
 	Call		call = {0};
 	Record		rec = {0};
+	TimestampTz *times[] = {&rec.finished_at, &rec.lease_until, &rec.expires_at,
+	&rec.forget_at, &rec.reopened_at};
 
 	for (int i = 0; i < 6; i++)
 	{
 		if (PG_ARGISNULL(i))
 			PG_RETURN_NULL();
 	}
+	for (int i = 0; i < lengthof(times); i++)
+		*times[i] = PG_ARGISNULL(6 + i) ? NEVER : PG_GETARG_TIMESTAMPTZ(6 + i);
+	if (rec.reopened_at == NEVER)
+		rec.reopened_at = DT_NOBEGIN;
 	call.who.operation = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	call.who.key = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	identity_read_key_time(&call.who);
@@ -181,11 +251,6 @@ SQL_FUNCTION(idem_effective_state)
 	rec.attempt = PG_GETARG_INT32(3);
 	rec.releases = PG_GETARG_INT32(4);
 	rec.claimed_at = PG_GETARG_TIMESTAMPTZ(5);
-	rec.finished_at = time_argument(fcinfo, 6, NEVER);
-	rec.lease_until = time_argument(fcinfo, 7, NEVER);
-	rec.expires_at = time_argument(fcinfo, 8, NEVER);
-	rec.forget_at = time_argument(fcinfo, 9, NEVER);
-	rec.reopened_at = time_argument(fcinfo, 10, DT_NOBEGIN);
 	PG_RETURN_TEXT_P(cstring_to_text(record_effective_name(record_effective_state(&rec, &call, GetCurrentTimestamp()))));
 }
 
