@@ -89,10 +89,7 @@ resolve_fields(AnswerType *type)
 	}
 }
 
-/*
- * Returns what is known of the composite type typid, resolved again if it has
- * changed.
- */
+/* Returns what is known of a composite type, resolved again if it has changed. */
 static const AnswerType *
 answer_type_of(Oid typid)
 {
@@ -211,53 +208,45 @@ add_label(RowValues *row, const AnswerType *type, Label which, int label)
 	row_add(row, true, ObjectIdGetDatum(type->label_oids[which][label]));
 }
 
-/* Fills a row with an answer, field by field. */
-static void
-put_answer(RowValues *row, const AnswerType *type, const Answer *answer, Interval *retry_after)
-{
-	const Identity *who = answer->who;
-
-	retry_after->time = answer->retry_after;
-	if (answer->verdict == VERDICT_NONE)
-		row_add(row, false, (Datum) 0);
-	else
-		add_label(row, type, LABEL_VERDICT, answer->verdict);
-	add_label(row, type, LABEL_STATE, answer->state);
-	add_label(row, type, LABEL_ADVICE, answer->advice);
-	row_add(row, true, UUIDPGetDatum(&who->id));
-	row_add(row, true, CStringGetTextDatum(who->principal));
-	row_add(row, true, CStringGetTextDatum(who->operation));
-	row_add(row, true, CStringGetTextDatum(who->key));
-	row_add(row, answer->fence != 0, Int64GetDatum(answer->fence));
-	row_add(row, answer->attempt != NO_ATTEMPT, Int32GetDatum(answer->attempt));
-	row_add(row, answer->result != (Datum) 0, answer->result);
-	row_add(row, answer->error != (Datum) 0, answer->error);
-	row_add(row, answer->retry_after > 0, IntervalPGetDatum(retry_after));
-	row_add(row, answer->holder != NO_HOLDER, Int32GetDatum(answer->holder));
-	row_add_time(row, answer->claimed_at);
-	row_add_time(row, answer->finished_at);
-	row_add_time(row, answer->lease_until);
-	row_add_time(row, answer->expires_at);
-	row_add_time(row, answer->forget_at);
-	Assert(row->n == N_FIELDS);
-}
-
 /* Returns the answer as a row of the calling function's result type. */
 static HeapTuple
 answer_tuple(FunctionCallInfo fcinfo, const Answer *answer)
 {
 	Oid			typid = get_fn_expr_rettype(fcinfo->flinfo);
+	const Identity *who = answer->who;
 	const AnswerType *type;
-	Interval	retry_after = {0};
+	Interval	retry_after = {.time = answer->retry_after};
 	RowValues	row = {0};
 
-	Assert(answer->who != NULL);
+	Assert(who != NULL);
 	Assert(answer->verdict <= VERDICT_NONE && answer->state <= STATE_EXPIRED);
 	/* without an expression around the call only the catalog knows */
 	if (!OidIsValid(typid))
 		typid = get_func_rettype(fcinfo->flinfo->fn_oid);
 	type = answer_type_of(typid);
-	put_answer(&row, type, answer, &retry_after);
+
+	if (answer->verdict == VERDICT_NONE)
+		row_add(&row, false, (Datum) 0);
+	else
+		add_label(&row, type, LABEL_VERDICT, answer->verdict);
+	add_label(&row, type, LABEL_STATE, answer->state);
+	add_label(&row, type, LABEL_ADVICE, answer->advice);
+	row_add(&row, true, UUIDPGetDatum(&who->id));
+	row_add(&row, true, CStringGetTextDatum(who->principal));
+	row_add(&row, true, CStringGetTextDatum(who->operation));
+	row_add(&row, true, CStringGetTextDatum(who->key));
+	row_add(&row, answer->fence != 0, Int64GetDatum(answer->fence));
+	row_add(&row, answer->attempt != NO_ATTEMPT, Int32GetDatum(answer->attempt));
+	row_add(&row, answer->result != (Datum) 0, answer->result);
+	row_add(&row, answer->error != (Datum) 0, answer->error);
+	row_add(&row, answer->retry_after > 0, IntervalPGetDatum(&retry_after));
+	row_add(&row, answer->holder != NO_HOLDER, Int32GetDatum(answer->holder));
+	row_add_time(&row, answer->claimed_at);
+	row_add_time(&row, answer->finished_at);
+	row_add_time(&row, answer->lease_until);
+	row_add_time(&row, answer->expires_at);
+	row_add_time(&row, answer->forget_at);
+	Assert(row.n == N_FIELDS);
 	return rows_form(type->tupdesc, row.n, row.values, row.nulls);
 }
 
@@ -268,10 +257,7 @@ answer_datum(FunctionCallInfo fcinfo, const Answer *answer)
 	return HeapTupleGetDatum(answer_tuple(fcinfo, answer));
 }
 
-/*
- * Puts the answer as one more row of the calling function, which has called
- * InitMaterializedSRF.
- */
+/* Puts the answer as one more row of the calling function. */
 void
 answer_put(FunctionCallInfo fcinfo, const Answer *answer)
 {

@@ -184,10 +184,7 @@ count_finish(const Finish *finish, const Record *rec)
 				 finishings[finish->what].counter, 1);
 }
 
-/*
- * Finishes a claim open in this transaction; *rec is then what is recorded.
- * Raises ID002, ID004.
- */
+/* Finishes a claim open in this transaction; *rec is then what is recorded. */
 static void
 finish_open_claim(Finish *finish, OpenClaim *open, Record *rec)
 {
@@ -233,10 +230,7 @@ finish_closed(const Finish *finish, const Record *rec)
 		open_claim_mark_repeated(&finish->call.who, finishings[finish->what].done);
 }
 
-/*
- * Finishes a claim on its record: leased, or finished before; *rec is then what
- * is recorded.  Raises ID001, ID002.
- */
+/* Finishes a claim on its record, leased or finished before; *rec as above. */
 static void
 finish_record(Finish *finish, Record *rec)
 {
@@ -276,10 +270,7 @@ finish_record(Finish *finish, Record *rec)
 	store_close(&store);
 }
 
-/*
- * Does what the owner says; *rec is then what is recorded, from which the result
- * has been left out if it is not kept.
- */
+/* Does what the owner says; *rec is then what is recorded. */
 static void
 finish_run(Finish *finish, Record *rec)
 {
@@ -333,9 +324,7 @@ argument(Finishing what, bool by_key, int n)
 	return n + 2 < finishings[what].principal ? n + 2 : n + 3;
 }
 
-/*
- * Finds out which claim is meant, and under which fence.  Raises 22023, 42501.
- */
+/* Finds out which claim is meant, and under which fence.  Raises 22023, 42501. */
 static void
 read_handle(FunctionCallInfo fcinfo, bool by_key, Finish *finish)
 {

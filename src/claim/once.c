@@ -49,37 +49,25 @@ static const ClaimKind kind_once = {
 	.execute = record_done,
 };
 
-/*
- * Returns whether the key is seen for the first time.  claim has been run.  Raises
- * ID013 and 55P03.
- */
+/* Does a claim that has been run see its key first?  Raises ID013 and 55P03. */
 static bool
 seen_first(const Claim *claim)
 {
 	const Identity *who = &claim->call.who;
 
-	switch (claim->answer.verdict)
-	{
-		case VERDICT_EXECUTE:
-			return true;
-		case VERDICT_REPLAY:
-			return false;
-		case VERDICT_EXPIRED:
-			ereport(ERROR,
-					(errcode(ERRCODE_IDEM_EXPIRED),
-					 errmsg("key of operation \"%s\" (id %s) is too late: its outcome is no longer kept",
-							who->operation, identity_text(&who->id)),
-					 errhint("Reconcile: look for what the operation did in your own tables.")));
-			break;
-		default:
-			break;
-	}
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("key of operation \"%s\" (id %s) is held or undecided",
-					who->operation, identity_text(&who->id)),
-			 errhint("Try again later, or raise setting \"wait\" of the operation.")));
-	return false;
+	if (claim->answer.verdict == VERDICT_EXPIRED)
+		ereport(ERROR,
+				(errcode(ERRCODE_IDEM_EXPIRED),
+				 errmsg("key of operation \"%s\" (id %s) is too late: its outcome is no longer kept",
+						who->operation, identity_text(&who->id)),
+				 errhint("Reconcile: look for what the operation did in your own tables.")));
+	if (claim->answer.verdict != VERDICT_EXECUTE && claim->answer.verdict != VERDICT_REPLAY)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("key of operation \"%s\" (id %s) is held or undecided",
+						who->operation, identity_text(&who->id)),
+				 errhint("Try again later, or raise setting \"wait\" of the operation.")));
+	return claim->answer.verdict == VERDICT_EXECUTE;
 }
 
 /* idem_once(operation, key, principal) */
@@ -109,9 +97,7 @@ compare_batch_keys(const void *a, const void *b)
 	return order != 0 ? order : (left->position > right->position) - (left->position < right->position);
 }
 
-/*
- * Returns the keys of a batch.  Raises 22023 if it is NULL or one of them is.
- */
+/* Returns the keys of a batch.  Raises 22023 if it is NULL or one of them is. */
 static Datum *
 batch_keys(FunctionCallInfo fcinfo, int *n)
 {
@@ -132,10 +118,7 @@ batch_keys(FunctionCallInfo fcinfo, int *n)
 	return keys;
 }
 
-/*
- * Takes the batch in order of ids; first[i] is whether key i was seen for the
- * first time.
- */
+/* Takes a batch in order of ids; first[i] is whether key i was seen first. */
 static void
 take_batch(Claim *claim, Datum *keys, const BatchKey *order, int n, bool *first)
 {

@@ -66,8 +66,7 @@ claim_entries_begin(Entries *entries, FunctionCallInfo fcinfo, bool for_writing)
 
 /*
  * Calls hand_out for the entries of the scan until that many are handed out, and
- * ends.  Memory of an entry is taken from context, if that is not NULL, and freed
- * after it.
+ * ends.  Memory of an entry is freed after it if there is a context for it.
  */
 void
 claim_entries_collect(Entries *entries, int most, MemoryContext context,
@@ -392,10 +391,7 @@ change_begin(Change *change, FunctionCallInfo fcinfo, text *principal)
 	call_refuse_unless_writable(change->verb, &change->call.who);
 }
 
-/*
- * Changes the record of a key and answers with what is known of it from then on.
- * Raises ID001, ID002.
- */
+/* Changes the record of a key and answers what is known then.  Raises ID001, ID002. */
 static void
 change_run(Change *change)
 {

@@ -24,7 +24,6 @@
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/regproc.h"
-#include "utils/syscache.h"
 
 #include "claim/claim.h"
 
@@ -70,10 +69,7 @@ push_text(JsonbParseState **state, const char *name, const char *value, int most
 	json_push_string(state, name, value);
 }
 
-/*
- * Returns an error as the object that is recorded; its texts cut to so many
- * bytes each, which the object says then.
- */
+/* Returns an error as it is recorded, its texts cut to so many bytes each. */
 static Jsonb *
 error_json(const ErrorData *edata, int most)
 {
@@ -119,28 +115,19 @@ error_that_fits(const ErrorData *edata, int64 max_bytes)
 	return JsonbPGetDatum(error_json(edata, fits));
 }
 
-/*
- * Raises 22023 unless that is a plain function (jsonb) -> jsonb, 42883 if there
- * is none, and 42501 if the caller may not use its schema or execute it.
- */
+/* Raises 22023 for another kind of function, 42883 for none, 42501. */
 static void
 check_function(Oid func, const Call *call)
 {
-	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(func));
-	Form_pg_proc form;
-	Oid			schema;
-	bool		good;
+	Oid			schema = get_func_namespace(func);
+	Oid		   *types;
+	int			n;
 
-	if (!HeapTupleIsValid(tuple))
+	if (!OidIsValid(schema))
 		claim_refuse(call, ERRCODE_UNDEFINED_FUNCTION, "run",
 					 psprintf("function %u does not exist", func), HOW_TO_PASS);
-	form = (Form_pg_proc) GETSTRUCT(tuple);
-	good = form->prokind == PROKIND_FUNCTION && !form->proretset &&
-		form->pronargs == 1 && form->proargtypes.values[0] == JSONBOID &&
-		form->prorettype == JSONBOID;
-	schema = form->pronamespace;
-	ReleaseSysCache(tuple);
-	if (!good)
+	if (get_func_signature(func, &types, &n) != JSONBOID || n != 1 || types[0] != JSONBOID ||
+		get_func_prokind(func) != PROKIND_FUNCTION || get_func_retset(func))
 		claim_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, "run",
 					 psprintf("%s is of another kind", format_procedure(func)),
 					 "It must be a plain function that takes one jsonb and returns jsonb.");
