@@ -24,10 +24,7 @@ require_text(text *value, const char *what, const char *operation)
 	return text_to_cstring(value);
 }
 
-/*
- * Sets the operation of a call, and its policy.  From here on the request is logged
- * if that says so, whatever else is wrong with it.  Raises 22023.
- */
+/* Sets the operation of a call, and its policy, by which the request is logged. */
 static void
 begin_with_operation(Call *call, text *operation)
 {
@@ -86,30 +83,22 @@ call_require_writable(const char *function)
 void
 call_refuse_unless_writable(const char *verb, const Identity *who)
 {
-	const char *where = NULL;
+	bool		parallel = IsInParallelMode();
+	const char *where = parallel ? "in a parallel query" :
+	RecoveryInProgress() ? "on a standby" :
+	XactReadOnly ? "in a read-only transaction" : NULL;
 
-	if (RecoveryInProgress())
-		where = "on a standby";
-	else if (XactReadOnly)
-		where = "in a read-only transaction";
-	if (IsInParallelMode())
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
-				 errmsg("cannot %s operation \"%s\" (id %s) in a parallel query",
-						verb, who->operation, identity_text(&who->id)),
-				 errhint("Mark every function that calls it PARALLEL UNSAFE.")));
 	if (where)
 		ereport(ERROR,
-				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				(errcode(parallel ? ERRCODE_INVALID_TRANSACTION_STATE :
+						 ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("cannot %s operation \"%s\" (id %s) %s", verb,
 						who->operation, identity_text(&who->id), where),
+				 parallel ? errhint("Mark every function that calls it PARALLEL UNSAFE.") :
 				 errhint("Do it on the primary, in a transaction that may write. idem_status() can be asked here.")));
 }
 
-/*
- * Raise ID004 if an outcome, (Datum) 0 if there is none, is larger than the
- * operation allows.  what names it for the user.
- */
+/* Raises ID004 if an outcome is larger than the operation allows; (Datum) 0 = none. */
 void
 call_check_size(const Call *call, Datum outcome, const char *what)
 {
@@ -124,34 +113,17 @@ call_check_size(const Call *call, Datum outcome, const char *what)
 			 errhint("Store the large part in a table of yours and record a reference, or raise setting \"max_result_bytes\". A claim that was open still is, once this error is rolled back to a savepoint.")));
 }
 
-static bool
-key_has_format(const Call *call)
-{
-	bool		uuid = identity_is_uuid(call->who.key);
-
-	switch (call->policy->key_format)
-	{
-		case KEY_ANY:
-			return true;
-		case KEY_UUID:
-			return uuid;
-		case KEY_UUIDV7:
-			return uuid && call->who.key_has_time;
-		case KEY_ULID:
-			break;
-	}
-	return !uuid && call->who.key_has_time;
-}
-
 /* Raises 22023 for a key to be claimed that is malformed or from the future. */
 void
 call_check_key(const Call *call)
 {
 	const Policy *policy = call->policy;
-	bool		timed = policy->key_format == KEY_UUIDV7 ||
-	policy->key_format == KEY_ULID;
+	KeyFormat	format = policy->key_format;
+	bool		timed = format == KEY_UUIDV7 || format == KEY_ULID;
 
-	if (!key_has_format(call))
+	if (format != KEY_ANY &&
+		(identity_is_uuid(call->who.key) != (format != KEY_ULID) ||
+		 (timed && !call->who.key_has_time)))
 		REFUSE_ARGUMENT(errmsg("key of operation \"%s\" has not the format its policy asks for (id %s)",
 							   call->who.operation, identity_text(&call->who.id)),
 						errhint("See setting \"key_format\" in idem_policy()."));

@@ -19,16 +19,12 @@
 
 #include "settings/settings.h"
 
-/*
- * What an operation's own settings over those of operation * come to.  everyone is
- * NULL for * itself.
- */
+/* What an operation's own settings over those of operation * come to. */
 typedef struct InForce
 {
 	const SettingsRow *own;
-	Jsonb	   *everyone;
-	Jsonb	   *effective;		/* by understand() */
-	const Policy *policy;		/* likewise */
+	Jsonb	   *everyone;		/* NULL for * itself */
+	const Policy *policy;		/* by understand() */
 } InForce;
 
 /* Raises 22023 or XX001 if the settings cannot be understood. */
@@ -38,9 +34,9 @@ understand(void *arg)
 	InForce    *in_force = arg;
 
 	settings_row_check(&operation_settings, in_force->own);
-	in_force->effective = settings_overlay(&operation_settings, in_force->everyone,
-										   in_force->own->settings);
-	in_force->policy = settings_parse(in_force->effective, in_force->own->name);
+	in_force->policy = settings_parse(settings_overlay(&operation_settings, in_force->everyone,
+													   in_force->own->settings),
+									  in_force->own->name);
 }
 
 /* Raises 22023 if settings that are right alone contradict each other. */
@@ -64,9 +60,8 @@ end_horizon(SettingsRow *row, int64 length)
 }
 
 /*
- * Writes what follows for an operation from a change of what is in force, before
- * and after it: records a horizon that has ended, keeps the version of its
- * normalisation.
+ * Writes what follows for an operation from a change of what is in force: a
+ * horizon that has ended, the version of its normalisation.
  */
 static void
 follow(Relation rel, SettingsRow *row, const InForce *before, const InForce *after, bool changed)
@@ -78,14 +73,13 @@ follow(Relation rel, SettingsRow *row, const InForce *before, const InForce *aft
 		end_horizon(row, horizon);
 	if (ended || changed)
 		settings_row_write(rel, &operation_settings, row);
-	settings_row_keep_version(settings_normalisation(after->effective));
+	settings_row_keep_version(settings_normalisation(after->policy->settings));
 }
 
 /*
- * Applies a change of the settings of operation * to all that have settings of
- * their own.  One whose settings, changed by hand, cannot be understood is left
- * alone: its own calls raise that, and it must not keep others from being
- * defined.
+ * Applies a change of operation * to all that have settings of their own.  One
+ * whose settings, changed by hand, cannot be understood is left alone: its own
+ * calls raise that, and it must not keep others from being defined.
  */
 static void
 follow_everyone(Relation rel, Jsonb *old, Jsonb *new)
@@ -107,8 +101,7 @@ follow_everyone(Relation rel, Jsonb *old, Jsonb *new)
 
 /*
  * Stores the settings an operation has of its own from now on; row is what they
- * were.  Only a change of operation * reads others.  The caller must hold the
- * lock.  Raises 22023.
+ * were.  The caller must hold the lock.  Raises 22023.
  */
 void
 operation_store(Relation rel, SettingsRow *row, Jsonb *settings)
@@ -131,11 +124,6 @@ operation_store(Relation rel, SettingsRow *row, Jsonb *settings)
 	if (everyone)
 		follow_everyone(rel, old.settings, settings);
 }
-
-/*----
- * The calls.
- *----
- */
 
 /*
  * Returns the name given for an operation or destination.  Raises 22023 if it is
@@ -209,9 +197,8 @@ refuse_unknown_names(ArrayType *names, const SettingsKind *kind, const char *of)
 }
 
 /*
- * Makes a change of settings: sets those given or, if NULL, takes away those
- * undefined, NULL for all.  The lock makes definitions follow each other.
- * Raises 22023, 25006.
+ * Sets the settings given or, if NULL, takes away those undefined, NULL for all.
+ * The lock makes definitions follow each other.  Raises 22023, 25006.
  */
 static void
 change_settings(const SettingsKind *kind, const char *name, Jsonb *given,
