@@ -20,7 +20,7 @@ EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" $(TOP)idemp
 SERVER = catalog node rows json sort subtransaction shmem entries
 PARAMS = identity canonical number normalise reshape json_text utf8 digest
 SETTINGS = params_functions setting_types operation_settings settings_row \
-	settings_cache access call request_log define destination
+	access call request_log define destination
 RECORD = record_state place store segment forget_ranges purge work_list open_claims
 CLAIM = answer claim finish status accept once run reconcile
 OUTBOX = emit events queue queue_start take ack

@@ -35,7 +35,7 @@ typedef struct SettingsRow
 /* The name whose settings are the defaults of all. */
 #define EVERY_NAME "*"
 
-/* What has been read: see settings_cache.c. */
+/* What has been read: see settings_row.c. */
 typedef struct SettingsCache
 {
 	MemoryContext context;		/* NULL = nothing yet */
@@ -101,14 +101,8 @@ extern List *settings_row_all(Relation rel, const SettingsKind *kind);
 extern void settings_row_write(Relation rel, const SettingsKind *kind, const SettingsRow *row);
 extern Jsonb *settings_row_version(int64 version);
 extern void settings_row_keep_version(Jsonb *normalisation);
-
-/* settings_cache.c */
 extern const void *settings_get(const SettingsKind *kind, const char *name);
 
-/*----
- * Policy.
- *----
- */
 typedef enum KeyFormat
 {
 	KEY_ANY,
@@ -192,8 +186,7 @@ extern int64 settings_horizon(const Policy *policy);
 
 /*
  * How the setting "principal_setting" binds the caller of a function.  A worker
- * works for all principals and is bound only in a session that has been told
- * its principal.
+ * is bound only in a session that has been told its principal.
  */
 typedef enum Binding
 {
