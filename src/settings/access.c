@@ -41,25 +41,10 @@ refuse_caller(const char *operation)
 			 errhint("The settings \"role\" and \"principal_setting\" of the operation decide who may.")));
 }
 
-/* Returns a member of a text as ->> gives it.  Raises 42501 if it is not JSON. */
-static char *
-json_member(const char *json, const char *name, const char *operation)
-{
-	Datum		object;
-	JsonbValue	value;
-
-	if (!setting_parse(jsonb_in, json, &object))
-		refuse_caller(operation);
-	if (!JB_ROOT_IS_OBJECT(DatumGetJsonbP(object)) ||
-		!json_find(DatumGetJsonbP(object), name, &value))
-		return NULL;
-	return json_scalar_text(&value);
-}
-
 /*
  * Returns what the caller's principal must be under a principal_setting: NULL
- * if the setting has no value, an empty string, which no principal is, if the
- * value is not of the right form.
+ * if that has no value, an empty string, which no principal is, if it has no such
+ * member.  Raises 42501 if it should be JSON and is not.
  */
 static char *
 bound_principal(const char *setting, const char *operation)
@@ -67,7 +52,9 @@ bound_principal(const char *setting, const char *operation)
 	const char *arrow = strstr(setting, "->>");
 	char	   *name = arrow ? pnstrdup(setting, arrow - setting) : pstrdup(setting);
 	const char *value;
-	char	   *bound;
+	char	   *bound = NULL;
+	Datum		object;
+	JsonbValue	member;
 
 	if (strcmp(setting, "current_user") == 0)
 		return GetUserNameFromId(GetUserId(), false);
@@ -80,15 +67,16 @@ bound_principal(const char *setting, const char *operation)
 		return NULL;
 	if (arrow == NULL)
 		return pstrdup(value);
+	if (!setting_parse(jsonb_in, value, &object))
+		refuse_caller(operation);
 	arrow += strlen("->>");
-	bound = json_member(value, arrow + strspn(arrow, " "), operation);
+	if (JB_ROOT_IS_OBJECT(DatumGetJsonbP(object)) &&
+		json_find(DatumGetJsonbP(object), arrow + strspn(arrow, " "), &member))
+		bound = json_scalar_text(&member);
 	return bound ? bound : "";
 }
 
-/*
- * Returns whether the current user has the privileges of a role given in
- * settings: true without one, false if the role does not exist.
- */
+/* Does the current user have the privileges of a role in settings?  It need not exist. */
 bool
 access_has_role(const char *role)
 {
@@ -108,10 +96,7 @@ access_check_role(const Policy *policy, const char *operation)
 		refuse_caller(operation);
 }
 
-/*
- * Returns the principal that a session which works for all of them is bound to,
- * because it has been told one; NULL if it is not.
- */
+/* Returns the one principal that a session of a worker has been told; NULL if none. */
 char *
 access_workers_principal(const Policy *policy, const char *operation)
 {
@@ -140,9 +125,8 @@ may_execute(FunctionCallInfo fcinfo, const char *name, const Oid *types, int n)
 }
 
 /*
- * Returns whether the caller of that function works for all principals: only
- * workers may start what others have accepted.  Superusers may do anything, so
- * for them that says nothing.
+ * Only workers may start what others have accepted.  Superusers may do anything,
+ * so for them that says nothing.
  */
 static bool
 is_worker(FunctionCallInfo fcinfo)
@@ -192,9 +176,8 @@ access_check(const Call *call, FunctionCallInfo fcinfo, Binding binding)
 }
 
 /*
- * Returns how the params of the operation of that name are normalised now, NULL
- * for not at all or without a name; valid like a Policy.  It shows settings, so
- * the caller of that function needs what idem_policy() needs.  Raises 42501.
+ * Returns how the params of an operation are normalised now; NULL for not at all,
+ * or without a name.  That shows settings, so it takes what idem_policy() takes.
  */
 const Normalisation *
 access_normalisation(FunctionCallInfo fcinfo, text *name)

@@ -41,8 +41,8 @@ begin_with_operation(Call *call, text *operation)
 
 /*
  * Starts a call: sets the key it is about and the policy, and checks that the
- * caller of the SQL function may make it.  Arguments may be NULL pointers for SQL NULL;
- * known_id as in identity_derive().  Raises 22023 and 42501.
+ * caller of the SQL function may make it.  NULL stands for SQL NULL, known_id is
+ * as in identity_derive().  Raises 22023 and 42501.
  */
 void
 call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
@@ -58,10 +58,7 @@ call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
 	access_check(call, fcinfo, binding);
 }
 
-/*
- * Starts a call about an operation, whichever its keys.  Raises 22023, and
- * 42501 without the operation's role, which monitors do not need.
- */
+/* The same about all keys; monitors do not need the operation's role. */
 void
 call_begin_operation(Call *call, text *operation, bool is_monitor)
 {

@@ -1,14 +1,11 @@
 /*
  * destination.c
  *	  Destinations: where calls and events go, and the settings with which
- *	  they are tried, cached for the session; and when to try again.
+ *	  they are tried; and when to try again.
  *
- * A destination is a name.  It need not be defined: then it has the defaults,
- * those of destination * over the built-in ones.
- *
- * Settings are stored, read and changed the way those of operations are
- * (settings_row.c, define.c).  Unlike those they say nothing about the past, so
- * nothing is kept of what was in force before.
+ * A destination is a name.  It need not be defined: then it has the defaults.
+ * Unlike those of operations its settings say nothing about the past, so nothing
+ * is kept of what was in force before.
  */
 #include "postgres.h"
 
@@ -69,10 +66,7 @@ load_destination(Jsonb *effective, const SettingsRow *own)
 	return destination;
 }
 
-/*
- * Returns the destination of that name, defined or not, valid as by
- * settings_get().  settings_name() must have checked the name.
- */
+/* Returns a destination, defined or not.  settings_name() must have checked its name. */
 const Destination *
 destination_get(const char *name)
 {
@@ -133,14 +127,10 @@ SQL_FUNCTION(idem_destination_policy)
 	PG_RETURN_DATUM(datumCopy(JsonbPGetDatum(destination_get(name)->settings), false, -1));
 }
 
-/*----
- * When to try again.  Full jitter: uniform between zero and a bound that doubles
- * with each attempt, so that callers that failed together do not come back
- * together.
- *----
+/*
+ * Full jitter: uniform in [0, min(cap, base * 2^attempt)], so that callers that failed
+ * together do not come back together.  No argument is negative.
  */
-
-/* Uniform in [0, min(cap, base * 2^attempt)]; none of them is negative. */
 int64
 backoff_jitter(int32 attempt, int64 base, int64 cap)
 {
@@ -153,11 +143,9 @@ backoff_jitter(int32 attempt, int64 base, int64 cap)
 }
 
 /*
- * When to try again after that many attempts, the last of which has just
- * failed: after a pause with full jitter, or as much later as the destination
- * has asked for (asked, microseconds, 0 = it has not).  since is when the first
- * attempt could have been made.  False if attempts or total time are used up,
- * or would be by then.
+ * When to try again after that many attempts: after a pause, or as much later as the
+ * destination has asked for (microseconds, 0 = it has not).  False if attempts, or
+ * the time since the first could have been made, are used up, or would be by then.
  */
 bool
 backoff_next(const Destination *destination, int32 attempts, TimestampTz since,

@@ -3,9 +3,8 @@
  *	  The settings of an operation: their names, defaults, and meaning, its
  *	  policy.
  *
- * Settings travel as one jsonb object.  The built-in defaults are such an
- * object too, so there is one way to read a value, wherever it came from.
- * Everything is checked when it is defined, not when a customer claims.
+ * Settings travel as one jsonb object, the built-in defaults too.  Everything is
+ * checked when it is defined, not when a customer claims.
  */
 #include "postgres.h"
 
@@ -77,10 +76,7 @@ const SettingsKind operation_settings = {
 	settings, lengthof(settings), TABLE_POLICY, 3, &policies, load_policy, operation_store
 };
 
-/*
- * Returns the members of effective that decide how params are hashed, without those
- * that have their built-in value; NULL if none is left.
- */
+/* Returns the members that decide how params are hashed and are not built in, or NULL. */
 Jsonb *
 settings_normalisation(Jsonb *effective)
 {
@@ -109,9 +105,8 @@ settings_normalisation(Jsonb *effective)
 }
 
 /*
- * Returns the number of a set of normalisation settings: a digest of the set itself, so
- * that the same settings have the same number in every database, and a record
- * can be dumped, restored and compared.
+ * Returns the number of normalisation settings: their digest, so that it is the
+ * same in every database, and records can be dumped, restored and compared.
  */
 int64
 settings_normalisation_version(Jsonb *normalisation)
@@ -127,10 +122,7 @@ settings_normalisation_version(Jsonb *normalisation)
 	return version == 0 ? 1 : version;
 }
 
-/*
- * Returns the policy an effective settings object describes, allocated in the current
- * memory context.  Raises 22023 if a value is not what its setting takes.
- */
+/* Returns what effective settings mean.  Raises 22023 for a wrong value. */
 Policy *
 settings_parse(Jsonb *effective, const char *operation)
 {
@@ -191,10 +183,7 @@ load_policy(Jsonb *effective, const SettingsRow *own)
 	return policy;
 }
 
-/*
- * Returns the policy of an operation, valid as by settings_get().  Raises 22023
- * if the name is too long for an operation.
- */
+/* Returns the policy of an operation.  Raises 22023 if its name is too long. */
 const Policy *
 policy_get(const char *operation)
 {
@@ -206,10 +195,7 @@ policy_get(const char *operation)
 	return settings_get(&operation_settings, operation);
 }
 
-/*
- * Returns the normalisation of that version, which a record of the operation
- * was hashed under; NULL for version 0.  Raises XX001 if it is gone.
- */
+/* Returns what a record was hashed under; NULL for version 0.  Raises XX001 if it is gone. */
 const Normalisation *
 policy_normalisation_version(int64 version, const char *operation)
 {

@@ -1,10 +1,7 @@
 /*
  * params_functions.c
  *	  SQL functions that compute what a call would be about: id, canonical
- *	  text, fingerprint.
- *
- * They are here because the principal and the normalisation of an operation
- * come from settings.
+ *	  text, fingerprint, with the principal and normalisation of settings.
  */
 #include "postgres.h"
 

@@ -71,10 +71,9 @@ append_text(StringInfo line, const char *name, const char *value, int max)
 }
 
 /*
- * Returns the value of a header, whose name is given in quotation marks, in
- * request.headers (PostgREST); NULL if there is none that is a string.  The
- * setting should be a JSON object of strings; it is searched, not parsed,
- * because this must not fail.
+ * Returns the value of a header, its name given in quotation marks, in PostgREST's
+ * request.headers, which should be an object of strings; NULL if there is none.
+ * It is searched, not parsed, because this must not fail.
  */
 const char *
 request_header(const char *name)
@@ -137,12 +136,9 @@ write_line(const Request *request, int sqlstate)
 Datum
 request_serve(FunctionCallInfo fcinfo, const char *call, PGFunction body)
 {
-	Request		request;
+	Request		request = {.outer = in_hand,.call = call};
 	Datum		result;
 
-	request.outer = in_hand;
-	request.call = call;
-	request.wanted = request.answered = false;
 	in_hand = &request;
 	PG_TRY();
 	{
@@ -162,10 +158,7 @@ request_serve(FunctionCallInfo fcinfo, const char *call, PGFunction body)
 	return result;
 }
 
-/*
- * The request is about that key; while members are NULL and the id zero, about
- * the operation.  The caller must have looked up the settings.
- */
+/* The request is about that key; while members are NULL and the id zero, the operation. */
 void
 request_about(const Call *call)
 {
@@ -183,10 +176,7 @@ text_at(const char *pointer, Datum value)
 	return pointer && value != (Datum) 0 ? pointer_text(pointer, DatumGetJsonbP(value)) : NULL;
 }
 
-/*
- * Takes the answer, with verdict NULL for that of an earlier one.  Result and error
- * may be (Datum) 0.
- */
+/* Takes the answer, with verdict NULL for that of an earlier one. */
 void
 request_answered(const Call *call, const char *verdict, const char *state, int32 attempt,
 				 Datum result, Datum error)

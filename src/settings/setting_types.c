@@ -1,8 +1,7 @@
 /*
  * setting_types.c
- *	  The kinds of values that settings have: intervals, numbers, strings,
- *	  read from jsonb and checked; and what is done with all settings of
- *	  something.  Knows no setting by name.
+ *	  The kinds of values that settings have, read from jsonb and checked; and
+ *	  what is done with all settings of something.  Knows no setting by name.
  */
 #include "postgres.h"
 
@@ -27,9 +26,8 @@ setting_refuse(const SettingValue *given, const char *expected)
 }
 
 /*
- * Returns the length of an interval in microseconds, days being 24 hours.  Raises 22023 if
- * it has months, is negative or unreasonably long.  For the message: what it is,
- * of which kind of thing, and that thing's name and id, which may be NULL.
+ * Returns the length of an interval in microseconds, days being 24 hours.  Raises
+ * 22023 with what it is, of which kind of thing, its name, and its id if not NULL.
  */
 int64
 setting_microseconds(const Interval *span, const char *what, const char *kind,
@@ -108,17 +106,16 @@ setting_parse(PGFunction input, const char *string, Datum *value)
 	return good;
 }
 
-/*
- * Reads an interval in its input syntax, in which a number without a unit would
- * be seconds.  Raises 22023 for one that is not zero, and instead of what
- * interval_in raises.
- */
-static Interval *
-parse_interval(const SettingValue *given)
+/* Reads an interval in its input syntax; a number without a unit must be zero. */
+void
+setting_interval(const SettingValue *given)
 {
+	const char *noun = given->kind->noun;
+	const char *what = psprintf("setting \"%s\"", given->setting->name);
 	Datum		value;
 	Interval   *span;
 	char	   *string;
+	int64		length;
 
 	if (given->value->type != jbvString)
 		setting_refuse(given, "an interval, written as a string");
@@ -127,19 +124,9 @@ parse_interval(const SettingValue *given)
 		setting_refuse(given, "an interval such as \"24 hours\"");
 	span = DatumGetIntervalP(value);
 	if ((span->time != 0 || span->day != 0 || span->month != 0) && !has_units(string))
-		REFUSE_ARGUMENT(errmsg("setting \"%s\" of %s \"%s\" must be an interval with a unit",
-							   given->setting->name, given->kind->noun, given->name),
+		REFUSE_ARGUMENT(errmsg("%s of %s \"%s\" must be an interval with a unit", what, noun, given->name),
 						errhint("Write \"24 hours\" or \"24 s\": a number alone would be seconds."));
-	return span;
-}
-
-void
-setting_interval(const SettingValue *given)
-{
-	int64		length = setting_microseconds(parse_interval(given),
-											  psprintf("setting \"%s\"", given->setting->name),
-											  given->kind->noun, given->name, NULL);
-
+	length = setting_microseconds(span, what, noun, given->name, NULL);
 	if (length < given->setting->least)
 		setting_refuse(given, "longer than zero");
 	*(int64 *) given->member = length;
@@ -234,12 +221,7 @@ setting_one_of(const SettingValue *given, const char *const *words, int n)
 	return -1;
 }
 
-/*----
- * All settings of something.
- *----
- */
-
-/* Returns the built-in defaults under everyone's and its own; each may be NULL. */
+/* Returns the built-in defaults under everyone's, if not NULL, and its own. */
 Jsonb *
 settings_overlay(const SettingsKind *kind, Jsonb *everyone, Jsonb *own)
 {
@@ -254,9 +236,7 @@ settings_overlay(const SettingsKind *kind, Jsonb *everyone, Jsonb *own)
 	effective = json_parse(built_in.data);
 	if (everyone)
 		effective = json_concatenate(effective, everyone);
-	if (own)
-		effective = json_concatenate(effective, own);
-	return effective;
+	return json_concatenate(effective, own);
 }
 
 /* Reads settings into target, which is zero.  Raises 22023 for a wrong value. */
