@@ -5,13 +5,8 @@
  *
  * Accepting is the decision table with another meaning of "execute": a record
  * in state accepted, and the caller enqueues.  Starting is the table too, with
- * an accepted record being there for the taking; the params were decided when
- * it was accepted.  Workers that start the next one meet at the lock of the
- * id, for which none waits: a worker that is refused takes the next one.
- *
- * idem_start_next hands out all accepted work that may be executed: what waits
- * for its first attempt or was put back, what has failed and may be retried,
- * and what has overrun its lease, if the policy is to execute that again.
+ * an accepted record being there for the taking.  Workers that start the next
+ * one meet at the lock of the id, for which none waits.
  *
  * Between the look of idem_start_next at a record and its lock of the id another
  * one may have started it, and even ended it, and committed.  The table must not
@@ -108,10 +103,7 @@ REQUEST_FUNCTION(idem_start, "start")
 	return answer_datum(fcinfo, &claim.answer);
 }
 
-/*
- * Moves an entry that idem_start_next has no use for out of its way, so that no
- * later call meets it.  rec is the record as record_effective_state() left it.
- */
+/* Moves an entry out of the way; rec is as record_effective_state() left it. */
 static void
 put_aside(Entries *next, const Call *call, const Work *entry,
 		  const Record *rec, EffectiveState effective)
@@ -150,9 +142,8 @@ put_aside(Entries *next, const Call *call, const Work *entry,
 }
 
 /*
- * Returns whether the caller may start the work of an entry, as far as can be
- * seen without the lock of its id.  A record that was accepted after the
- * transaction's snapshot is for the next call.
+ * May the caller start the work of an entry, as far as can be seen without the lock
+ * of its id?  What was accepted after the transaction's snapshot is for the next.
  */
 static bool
 may_start(Entries *next, const Work *entry, Call *call)
@@ -170,10 +161,7 @@ may_start(Entries *next, const Work *entry, Call *call)
 	return false;
 }
 
-/*
- * Starts the work of an entry.  Returns false if that is not possible: another
- * session has it.
- */
+/* Starts the work of an entry; false if another session has it. */
 static bool
 start_entry(Entries *next, const Work *entry)
 {
@@ -190,11 +178,7 @@ start_entry(Entries *next, const Work *entry)
 	return claim.answer.verdict == VERDICT_EXECUTE;
 }
 
-/*
- * idem_start_next(operation, max_records, lease, owner): starts what is due,
- * longest due first.  Work whose lease is over is among it if the policy lets it
- * be executed again.
- */
+/* idem_start_next(operation, max_records, lease, owner): longest due first */
 REQUEST_FUNCTION(idem_start_next, "start")
 {
 	Entries		next = {0};

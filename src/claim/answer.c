@@ -61,10 +61,7 @@ typedef struct AnswerType
 
 static AnswerType answer_type = {NULL};
 
-/*
- * Looks up the labels of the enums.  Raises 42804 unless the type has the fields
- * the script made.
- */
+/* Looks up the labels.  Raises 42804 unless the type has the fields the script made. */
 static void
 resolve_fields(AnswerType *type)
 {
@@ -137,10 +134,7 @@ answer_init(Answer *answer, const Identity *who)
 	answer->expires_at = answer->forget_at = NEVER;
 }
 
-/*
- * Says that an open transaction has the key: that of the session with this pid,
- * 0 = a prepared one, NO_HOLDER = one that is not known.
- */
+/* Says which session has the key open; 0 = a prepared transaction. */
 void
 answer_tell_holder(Answer *answer, const Policy *policy, int32 holder)
 {
@@ -177,9 +171,8 @@ advice_for(EffectiveState effective)
 }
 
 /*
- * Says of a record what others than its owner may know.  The fence is made of
- * a reading of the clock, of which claimed_at to the microsecond would tell too
- * much.
+ * Says of a record what others than its owner may know.  The fence is a reading of
+ * the clock, of which claimed_at to the microsecond would tell too much.
  */
 void
 answer_tell_record(Answer *answer, const Policy *policy, const Record *rec,
@@ -288,10 +281,7 @@ next_label(RowValues *row, const Oid *oids, int n)
 	return i;
 }
 
-/*
- * Decodes an idem_answer argument.  Raises 22023 if it is NULL.  What is decoded
- * points into the argument.
- */
+/* Decodes an argument; what is decoded points into it.  Raises 22023 if it is NULL. */
 void
 answer_decode(FunctionCallInfo fcinfo, int argno, DecodedAnswer *decoded)
 {

@@ -152,10 +152,7 @@ answer_changer(Claim *claim)
 	return answer_in_flight(claim, holder);
 }
 
-/*
- * Makes sure that no other transaction decides about this id meanwhile.  Returns
- * true if so; else *step is what to do instead.
- */
+/* Does no other transaction decide about this id meanwhile?  Else *step is what to do. */
 static bool
 alone(Claim *claim, Step *step)
 {
@@ -185,9 +182,8 @@ claim_snapshot_sees(const Record *rec)
 
 /*
  * Returns a number larger than any handed out before: for the record, by the
- * previous one; for a record that was forgotten, by the clock.  A previous one
- * from the future concerns its own record only, or other keys' fences would run
- * ahead in this session, and fall back in the next.
+ * previous one; for one that was forgotten, by the clock.  A previous one from
+ * the future concerns its own record only, or other keys' would fall back later.
  */
 int64
 claim_next_fence(int64 previous)
@@ -298,8 +294,8 @@ claim_grant(Claim *claim, OpenClaimPrior prior)
 }
 
 /*
- * The table says execute: done unless another transaction decides about the id.
- * Raises 40001 if the new attempt could not see what the last one wrote.
+ * Executes, unless another transaction decides about the id.  Raises 40001 if the
+ * new attempt could not see what the last one wrote.
  */
 static Step
 grant(Claim *claim, OpenClaimPrior prior)
@@ -369,8 +365,7 @@ act_tell(Claim *claim)
 
 /*
  * alone() where nothing is on record: only now does the form of the key matter,
- * because a key on record, or held by another transaction, is answered from that,
- * however the settings have changed.  Raises 22023.
+ * as one on record or held is answered from that, whatever the settings are now.
  */
 static bool
 alone_with_new_key(Claim *claim, Step *step)
@@ -557,7 +552,6 @@ sleep_briefly(int64 left)
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 left < NAP_MS * 1000 ? 1L : NAP_MS, PG_WAIT_EXTENSION);
 	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
 }
 
 /* Counts and logs the answer of a claim or its kin. */
@@ -676,10 +670,7 @@ claim_begin(Claim *claim, FunctionCallInfo fcinfo, const ClaimKind *kind,
 	claim->wait = claim->call.policy->wait;
 }
 
-/*
- * Returns the id of an answer if a claim of its texts is open under it.  NULL, too,
- * where it has yet to be found out whether they belong together.
- */
+/* Returns the id of an answer if a claim of its texts is open under it, or NULL. */
 static const pg_uuid_t *
 open_id(const DecodedAnswer *decoded)
 {
@@ -691,8 +682,8 @@ open_id(const DecodedAnswer *decoded)
 }
 
 /*
- * Decodes an answer that is handed back as the handle of a claim, or of a replay
- * where that may be, and starts the call it is about.  Raises 22023, 42501.
+ * Decodes an answer handed back as the handle of a claim, or of a replay where that
+ * may be, and starts the call it is about.  Raises 22023, 42501.
  */
 void
 claim_handle(FunctionCallInfo fcinfo, int argno, const char *verb, bool or_replay,
@@ -798,10 +789,7 @@ claim_interval(FunctionCallInfo fcinfo, int argno, const char *what,
 	return setting_microseconds(PG_GETARG_INTERVAL_P(argno), what, "operation", call->who.operation, &call->who.id);
 }
 
-/*
- * Returns argument argno, which names the worker.  Raises 22023: an empty name,
- * as of a variable that is not set, would be shared by all workers.
- */
+/* Returns the worker's name.  An empty one, of a variable not set, would be shared. */
 text *
 claim_owner(FunctionCallInfo fcinfo, int argno, const Call *call, const char *verb)
 {

@@ -96,10 +96,7 @@ refuse_not_yours(const Finish *finish)
 				  "Its lease is over, another owner has it, or another outcome is recorded, as by a reconciler. Roll back and claim again with the same key: the answer says what is known.");
 }
 
-/*
- * Returns when the key may execute again; DT_NOBEGIN = at once.  Accepted work
- * that is released has a pace even where none is given.
- */
+/* When may the key execute again?  Accepted work has a pace even where none is given. */
 static TimestampTz
 not_before(const Finish *finish, const Record *rec)
 {
@@ -295,10 +292,7 @@ finish_run(Finish *finish, Record *rec)
 	answer_log(&finish->call, &answer);
 }
 
-/*
- * Finishes a claim made by the same call; an error has been cut to fit.  Raises
- * ID004 for a result that is too large.
- */
+/* Finishes a claim made by the same call; an error has been cut to fit. */
 void
 finish_claim(const Call *call, int64 fence, bool succeeded, Datum outcome)
 {

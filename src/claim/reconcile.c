@@ -4,8 +4,6 @@
  *	  idem_reconcile, idem_resolve, idem_expire_lease, idem_reopen,
  *	  idem_cancel, idem_redact.
  *
- * One reconciler at a time
- * ------------------------
  * A reconciler takes the lock of the id without waiting, looks at the record,
  * and notes in the work list its own fence, its try, and when the next one may
  * come.  The note is what others see once it is committed; the lock, kept to
@@ -13,8 +11,6 @@
  * larger than the owner's and is accepted by idem_resolve alone: the record
  * still belongs to its owner, which may complete it until it is resolved.
  *
- * Changing a record past its owner
- * --------------------------------
  * idem_resolve, idem_expire_lease and idem_reopen replace the version they have
  * judged, by compare and swap, waiting for a transaction that is changing it,
  * and judge again if it was changed.  Completing does the same (finish.c), so
@@ -38,11 +34,6 @@
 
 /* Locks one call of idem_reconcile may keep. */
 #define MOST_AT_ONCE 256
-
-/*----
- * The work list.
- *----
- */
 
 /* Returns argument n as a number of records.  Raises 22023 below 1. */
 int
@@ -141,10 +132,9 @@ put_entry(Entries *listing, const Work *work)
  * idem_list(principal, operation, max_records)
  *
  * Readers of the view of unresolved records (monitors, workers, admins) see all
- * principals if no principal is named.  Readers of the view of records
- * (monitors, admins) are not bound by the settings "role" and
- * "principal_setting": they see there what is listed here.  For superusers,
- * which may read everything, that says nothing.
+ * principals if none is named.  Readers of the view of records (monitors, admins)
+ * see there what is listed here, so no setting binds them; but superusers may
+ * read everything.
  */
 SQL_FUNCTION(idem_list)
 {
@@ -171,10 +161,7 @@ SQL_FUNCTION(idem_list)
 	return (Datum) 0;
 }
 
-/*
- * Records the cancellation: the meaning of "execute" for cancel.  It answers
- * like a recorded failure, also the first time.
- */
+/* The meaning of "execute" for cancel, which answers like a recorded failure. */
 static Step
 record_cancelled(Claim *claim, OpenClaimPrior prior)
 {
@@ -212,8 +199,8 @@ REQUEST_FUNCTION(idem_cancel, "cancel")
 }
 
 /*
- * Notes the try of a reconciler.  Another one may come when its lease and a
- * pause are over; none any more after the policy's number of tries.
+ * Notes the try of a reconciler.  Another one may come when its lease and a pause
+ * are over, unless the policy's number of tries is used up.
  */
 static bool
 note_try(const Work *found, const Record *rec, const Policy *policy,
@@ -352,11 +339,6 @@ REQUEST_FUNCTION(idem_reconcile, "reconcile")
 	return (Datum) 0;
 }
 
-/*----
- * Changing a record past its owner.
- *----
- */
-
 /* One call that changes a record whose lock it does not need. */
 typedef struct Change
 {
@@ -414,10 +396,7 @@ change_run(Change *change)
 	answer_log(&change->call, &change->answer);
 }
 
-/*
- * Returns what an outcome makes of the record; RECORD_RELEASED if it was not
- * executed.  Raises 22023 for an outcome there is not.
- */
+/* Returns what an outcome makes of the record.  Raises 22023 for one there is not. */
 static char
 state_of_outcome(const Call *call, text *outcome)
 {

@@ -222,11 +222,7 @@ SQL_FUNCTION(idem_left_open)
 	return (Datum) 0;
 }
 
-/*
- * effective_state(operation, key, state, attempt, releases, claimed_at,
- * finished_at, lease_until, expires_at, forget_at, reopened_at): what a record of
- * these columns means now.
- */
+/* What a record of these columns means now: idempotency_internal.effective_state(). */
 SQL_FUNCTION(idem_effective_state)
 {
 	Call		call = {0};
@@ -263,8 +259,8 @@ typedef struct Refusal
 } Refusal;
 
 /*
- * Returns why an answer has no result; NULL if it has one.  The verdict comes
- * first: the state of a mismatch, say, is that of another intent.
+ * Returns why an answer has no result, or NULL.  The verdict comes first: the
+ * state of a mismatch, say, is that of another intent.
  */
 static const Refusal *
 why_no_result(const DecodedAnswer *decoded)
