@@ -97,3 +97,15 @@ END
 $$;
 COMMENT ON VIEW idempotency_internal.every_record IS
 	'the records of "record", of the 32 segments and of the shards of this node, without fingerprints';
+
+-- No wait lasts: it would be one of all who open the segment (src/record/purge.c).
+CREATE FUNCTION idempotency_internal.truncate_segment(segment regclass)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '1ms'
+AS $$ BEGIN EXECUTE format('TRUNCATE ONLY %s', segment); END $$;
+COMMENT ON FUNCTION idempotency_internal.truncate_segment(regclass) IS
+'Removes all records of a segment.
+segment: the table, which the caller has locked
+Raises 55P03 if another lock is refused.';
+

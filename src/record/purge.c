@@ -68,15 +68,13 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "commands/tablecmds.h"
+#include "catalog/pg_type.h"
 #include "miscadmin.h"
-#include "nodes/makefuncs.h"
 #include "replication/syncrep.h"
 #include "replication/walsender.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
@@ -501,23 +499,6 @@ all_forgotten(Relation rel, PurgeBatch *batch)
 	return good;
 }
 
-/* The caller must hold AccessExclusiveLock and have closed it. */
-static void
-truncate_segment(char *schema, char *name, Oid owner)
-{
-	TruncateStmt *stmt = makeNode(TruncateStmt);
-	Oid			user;
-	int			context;
-
-	stmt->relations = list_make1(makeRangeVar(schema, name, -1));
-	((RangeVar *) linitial(stmt->relations))->inh = false;
-	stmt->behavior = DROP_RESTRICT;
-	GetUserIdAndSecContext(&user, &context);
-	SetUserIdAndSecContext(owner, context | SECURITY_RESTRICTED_OPERATION);
-	ExecuteTruncate(stmt);
-	SetUserIdAndSecContext(user, context);
-}
-
 /*
  * Returns whether it looks as if a segment could be emptied now, and as if that
  * were worth it.  The worker leaves the segment of the present alone unless
@@ -558,10 +539,8 @@ empty_segment(void *arg)
 	PurgeStep  *step = arg;
 	PurgeBatch *batch = step->batch;
 	Oid			relid = catalog_relid(step->which);
-	int			settings = NewGUCNestLevel();
-	char	   *schema;
-	char	   *name;
-	Oid			owner;
+	Oid			type = REGCLASSOID;
+	Datum		segment = ObjectIdGetDatum(relid);
 	Relation	rel;
 	bool		over;
 
@@ -572,19 +551,13 @@ empty_segment(void *arg)
 	rel = catalog_open(step->which, NoLock);
 	over = rel->rd_refcnt == 1 && all_forgotten(rel, batch) &&
 		(batch->removed > 0 || batch->lazy);
-	schema = get_namespace_name(RelationGetNamespace(rel));
-	name = pstrdup(RelationGetRelationName(rel));
-	owner = rel->rd_rel->relowner;
 	table_close(rel, NoLock);
 	if (!over)
 	{
 		UnlockRelationOid(relid, AccessExclusiveLock);
 		return;
 	}
-	(void) set_config_option("lock_timeout", "1ms", PGC_SUSET, PGC_S_OVERRIDE,
-							 GUC_ACTION_SAVE, true, 0, false);
-	truncate_segment(schema, name, owner);
-	AtEOXact_GUC(true, settings);
+	(void) catalog_call("truncate_segment", 1, &type, &segment);
 	batch->emptied = true;
 }
 
