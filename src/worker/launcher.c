@@ -122,7 +122,12 @@ take_stock(void)
 		visited = lappend_oid(visited, ((Database *) lfirst(lc))->oid);
 	runs_forget_all_but(visited);
 	foreach(lc, databases)
-		runs_enter(((Database *) lfirst(lc))->oid, ((Database *) lfirst(lc))->name);
+	{
+		const Database *database = lfirst(lc);
+
+		strlcpy(runs_acquire(database->oid)->name, database->name, NAMEDATALEN);
+		runs_release();
+	}
 	shared_forget(list_difference_oid(in_use, all));
 	return databases;
 }

@@ -74,10 +74,10 @@ bring_back(WorkerRun *run, Oid database)
 
 /*
  * Returns the entry of a database, made if need be, with LOCK_RUNS held until
- * release().
+ * runs_release().
  */
-static WorkerRun *
-acquire(Oid database)
+WorkerRun *
+runs_acquire(Oid database)
 {
 	WorkerRun  *room = NULL;
 
@@ -95,8 +95,8 @@ acquire(Oid database)
 	return room;
 }
 
-static void
-release(void)
+void
+runs_release(void)
 {
 	LWLockRelease(shared_lock(LOCK_RUNS));
 }
@@ -115,7 +115,7 @@ runs_forget_all_but(const List *databases)
 		if (!list_member_oid(databases, runs[i].database))
 			runs[i].database = InvalidOid;
 	}
-	release();
+	runs_release();
 	if (aside == NULL)
 		aside = hash_create("idempotency runs", 256, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	hash_seq_init(&scan, aside);
@@ -124,13 +124,6 @@ runs_forget_all_but(const List *databases)
 		if (!list_member_oid(databases, kept->database))
 			(void) hash_search(aside, &kept->database, HASH_REMOVE, NULL);
 	}
-}
-
-void
-runs_enter(Oid database, const char *name)
-{
-	strlcpy(acquire(database)->name, name, NAMEDATALEN);
-	release();
 }
 
 /*
@@ -150,9 +143,9 @@ due_at(const WorkerRun *run)
 bool
 runs_is_due(Oid database)
 {
-	bool		due = due_at(acquire(database)) <= clock_monotonic();
+	bool		due = due_at(runs_acquire(database)) <= clock_monotonic();
 
-	release();
+	runs_release();
 	return due;
 }
 
@@ -173,7 +166,7 @@ runs_next_due(void)
 		if (OidIsValid(runs[i].database))
 			next = Min(next, due_at(&runs[i]));
 	}
-	release();
+	runs_release();
 	if (aside)
 	{
 		hash_seq_init(&scan, aside);
@@ -187,7 +180,7 @@ runs_next_due(void)
 void
 runs_begin(Oid database, int pid)
 {
-	WorkerRun  *run = acquire(database);
+	WorkerRun  *run = runs_acquire(database);
 
 	run->outcome = RUN_RUNNING;
 	run->pid = pid;
@@ -195,30 +188,7 @@ runs_begin(Oid database, int pid)
 	run->purged = run->failed = 0;
 	if (pid != 0)
 		run->runs++;
-	release();
-}
-
-/* Returns the speed-up of the last run at its end; 1 if there was none. */
-double
-runs_speed_up(Oid database)
-{
-	double		speed_up = acquire(database)->speed_up;
-
-	release();
-	return Max(speed_up, 1.0);
-}
-
-void
-runs_progress(Oid database, const PurgeBatch *batch, double speed_up)
-{
-	WorkerRun  *run = acquire(database);
-
-	run->purged += batch->removed;
-	run->purged_total += batch->removed;
-	run->failed += batch->failed;
-	run->purged_until = batch->from;
-	run->speed_up = speed_up;
-	release();
+	runs_release();
 }
 
 /*
@@ -229,13 +199,13 @@ bool
 runs_fault(Oid database, const char *fault)
 {
 	int			length = pg_mbcliplen(fault, strlen(fault), FAULT_TEXT_MAX - 1);
-	WorkerRun  *run = acquire(database);
+	WorkerRun  *run = runs_acquire(database);
 	bool		news = strncmp(run->fault, fault, length) != 0 || run->fault[length] != '\0';
 
 	memset(run->fault, 0, sizeof(run->fault));
 	memcpy(run->fault, fault, length);
 	run->fault_at = GetCurrentTimestamp();
-	release();
+	runs_release();
 	return news;
 }
 
@@ -262,15 +232,15 @@ end(WorkerRun *run, RunOutcome outcome)
 void
 runs_end(Oid database, RunOutcome outcome)
 {
-	end(acquire(database), outcome);
-	release();
+	end(runs_acquire(database), outcome);
+	runs_release();
 }
 
 /* There is no worker any more; if it did not say so itself, it was ended. */
 void
 runs_end_if_running(Oid database)
 {
-	WorkerRun  *run = acquire(database);
+	WorkerRun  *run = runs_acquire(database);
 
 	if (run->outcome == RUN_RUNNING)
 	{
@@ -279,7 +249,7 @@ runs_end_if_running(Oid database)
 		run->fault_at = GetCurrentTimestamp();
 		end(run, RUN_FAILED);
 	}
-	release();
+	runs_release();
 }
 
 static void
@@ -358,7 +328,7 @@ SQL_FUNCTION(idem_stat_visits)
 	copy = palloc(runs_size());
 	LWLockAcquire(shared_lock(LOCK_RUNS), LW_SHARED);
 	memcpy(copy, runs, runs_size());
-	release();
+	runs_release();
 	for (int i = 0; i < SHARED_RUN; i++)
 	{
 		if (OidIsValid(copy[i].database))

@@ -299,6 +299,7 @@ static void
 run_batch(RunState *run)
 {
 	int64		start = clock_monotonic();
+	WorkerRun  *known;
 	ErrorData  *error;
 
 	run->batch.lazy = true;
@@ -312,7 +313,13 @@ run_batch(RunState *run)
 		return;
 	run->took = clock_monotonic() - start;
 	set_pace(run);
-	runs_progress(MyDatabaseId, &run->batch, run->speed_up);
+	known = runs_acquire(MyDatabaseId);
+	known->purged += run->batch.removed;
+	known->purged_total += run->batch.removed;
+	known->failed += run->batch.failed;
+	known->purged_until = run->batch.from;
+	known->speed_up = run->speed_up;
+	runs_release();
 	report_failed_records(&run->batch);
 }
 
@@ -338,31 +345,30 @@ run_to_end(void)
 	RunState	run = {
 		.until = clock_monotonic() + LONGEST_RUN_MS * INT64CONST(1000),
 		.outcome = RUN_RUNNING,
-		.speed_up = runs_speed_up(MyDatabaseId),
 		.batch.from = DT_NOBEGIN,
 	};
 
-	for (;;)
+	run.speed_up = Max(runs_acquire(MyDatabaseId)->speed_up, 1.0);
+	runs_release();
+	while (run.outcome == RUN_RUNNING)
 	{
-		ErrorData  *error;
+		ErrorData  *error = NULL;
 
 		MemoryContextSwitchTo(context);
 		run_batch(&run);
 		MemoryContextReset(context);
-		if (run.outcome == RUN_RUNNING && run.batch.at_end)
-			run.outcome = RUN_DONE;
-		else if (run.outcome == RUN_RUNNING && clock_monotonic() >= run.until)
-			run.outcome = RUN_UNFINISHED;
 		if (run.outcome != RUN_RUNNING)
-			return run.outcome;
-		error = try_to(pause_a_while, &run);
-		if (error)
+			break;
+		if (run.batch.at_end)
+			run.outcome = RUN_DONE;
+		else if (clock_monotonic() >= run.until)
+			run.outcome = RUN_UNFINISHED;
+		else if ((error = try_to(pause_a_while, &run)) != NULL)
 			run_fail(&run, error);
 		else if (!guc_worker)
 			run.outcome = RUN_UNFINISHED;
-		if (run.outcome != RUN_RUNNING)
-			return run.outcome;
 	}
+	return run.outcome;
 }
 
 /* Settings that databases and roles may have set for applications. */

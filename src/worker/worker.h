@@ -49,13 +49,11 @@ typedef struct WorkerRun
 extern Size runs_size(void);
 extern void runs_attach(void *memory, bool found);
 extern void runs_forget_all_but(const List *databases);
-extern void runs_enter(Oid database, const char *name);
+extern WorkerRun *runs_acquire(Oid database);
+extern void runs_release(void);
 extern bool runs_is_due(Oid database);
 extern int64 runs_next_due(void);
 extern void runs_begin(Oid database, int pid);
-extern double runs_speed_up(Oid database);
-extern void runs_progress(Oid database, const PurgeBatch *batch,
-						  double speed_up);
 extern bool runs_fault(Oid database, const char *fault);
 extern void runs_end(Oid database, RunOutcome outcome);
 extern void runs_end_if_running(Oid database);
