@@ -197,73 +197,54 @@ refuse_unknown_names(ArrayType *names, const SettingsKind *kind, const char *of)
 }
 
 /*
- * Sets the settings given or, if NULL, takes away those undefined, NULL for all.
- * The lock makes definitions follow each other.  Raises 22023, 25006.
+ * Changes settings of the name in argument 0: defines those of an object or, if
+ * not so asked, takes away those of a list of names, NULL for all.  The lock makes
+ * definitions follow each other.  Raises 22023, 25006.
  */
-static void
-change_settings(const SettingsKind *kind, const char *name, Jsonb *given,
-				ArrayType *undefined, const char *function)
+void
+settings_change(FunctionCallInfo fcinfo, const SettingsKind *kind, bool define,
+				const char *function)
 {
+	char	   *name = settings_name(kind, ARG_TEXT(0));
 	Relation	rel;
 	SettingsRow *row;
 	Jsonb	   *after;
 
+	if (define && PG_ARGISNULL(1))
+		REFUSE_ARGUMENT(errmsg("settings of %s \"%s\" must not be null", kind->noun, name),
+						errhint("Pass an object such as %s.", kind->example));
+	if (define)
+		refuse_unknown_members(PG_GETARG_JSONB_P(1), kind, name);
+	else if (!PG_ARGISNULL(1))
+		refuse_unknown_names(PG_GETARG_ARRAYTYPE_P(1), kind, name);
 	call_require_writable(function);
 	rel = catalog_open(kind->table, ShareRowExclusiveLock);
 	row = settings_row_read(kind, name);
-	if (given)
-		after = json_concatenate(row->settings, given);
-	else if (undefined)
+	if (define)
+		after = json_concatenate(row->settings, PG_GETARG_JSONB_P(1));
+	else if (!PG_ARGISNULL(1))
 		after = DatumGetJsonbP(DirectFunctionCall2(jsonb_delete_array, JsonbPGetDatum(row->settings),
-												   PointerGetDatum(undefined)));
+												   PG_GETARG_DATUM(1)));
 	else
 		after = json_parse("{}");
-	if (row->stored || given)
+	if (row->stored || define)
 		kind->store(rel, row, after);
 	CacheInvalidateRelcache(rel);
 	table_close(rel, NoLock);
 }
 
-/* Defines what the arguments say: the name, and an object of settings. */
-void
-settings_define(FunctionCallInfo fcinfo, const SettingsKind *kind, const char *function)
-{
-	char	   *name = settings_name(kind, ARG_TEXT(0));
-
-	if (PG_ARGISNULL(1))
-		REFUSE_ARGUMENT(errmsg("settings of %s \"%s\" must not be null", kind->noun, name),
-						errhint("Pass an object such as %s.", kind->example));
-	refuse_unknown_members(PG_GETARG_JSONB_P(1), kind, name);
-	change_settings(kind, name, PG_GETARG_JSONB_P(1), NULL, function);
-}
-
-/* Takes away what they say: the name, and the names of settings. */
-void
-settings_undefine(FunctionCallInfo fcinfo, const SettingsKind *kind, const char *function)
-{
-	char	   *name = settings_name(kind, ARG_TEXT(0));
-	ArrayType  *names = PG_ARGISNULL(1) ? NULL : PG_GETARG_ARRAYTYPE_P(1);
-
-	if (names)
-		refuse_unknown_names(names, kind, name);
-	change_settings(kind, name, NULL, names, function);
-}
-
-/* idem_define(operation, settings) */
 SQL_FUNCTION(idem_define)
 {
-	settings_define(fcinfo, &operation_settings, "idem_define()");
+	settings_change(fcinfo, &operation_settings, true, "idem_define()");
 	PG_RETURN_VOID();
 }
 
-/* idem_undefine(operation, settings) */
 SQL_FUNCTION(idem_undefine)
 {
-	settings_undefine(fcinfo, &operation_settings, "idem_undefine()");
+	settings_change(fcinfo, &operation_settings, false, "idem_undefine()");
 	PG_RETURN_VOID();
 }
 
-/* idem_policy(operation) */
 SQL_FUNCTION(idem_policy)
 {
 	char	   *operation = settings_name(&operation_settings, ARG_TEXT(0));

@@ -105,21 +105,18 @@ destination_store(Relation rel, SettingsRow *row, Jsonb *settings)
 	settings_row_write(rel, &destination_settings, row);
 }
 
-/* idem_destination_define(destination, settings) */
 SQL_FUNCTION(idem_destination_define)
 {
-	settings_define(fcinfo, &destination_settings, "idem_destination_define()");
+	settings_change(fcinfo, &destination_settings, true, "idem_destination_define()");
 	PG_RETURN_VOID();
 }
 
-/* idem_destination_undefine(destination, settings) */
 SQL_FUNCTION(idem_destination_undefine)
 {
-	settings_undefine(fcinfo, &destination_settings, "idem_destination_undefine()");
+	settings_change(fcinfo, &destination_settings, false, "idem_destination_undefine()");
 	PG_RETURN_VOID();
 }
 
-/* idem_destination_policy(destination) */
 SQL_FUNCTION(idem_destination_policy)
 {
 	char	   *name = settings_name(&destination_settings, ARG_TEXT(0));

@@ -198,10 +198,8 @@ typedef enum Binding
 
 /* define.c */
 extern char *settings_name(const SettingsKind *kind, text *value);
-extern void settings_define(FunctionCallInfo fcinfo, const SettingsKind *kind,
+extern void settings_change(FunctionCallInfo fcinfo, const SettingsKind *kind, bool define,
 							const char *function);
-extern void settings_undefine(FunctionCallInfo fcinfo, const SettingsKind *kind,
-							  const char *function);
 extern void operation_store(Relation rel, SettingsRow *row, Jsonb *settings);
 
 /* access.c */
