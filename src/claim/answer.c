@@ -54,7 +54,6 @@ typedef struct AnswerType
 {
 	TypeCacheEntry *entry;		/* of the session's cache; NULL = not known */
 	uint64		identifier;
-	MemoryContext context;
 	TupleDesc	tupdesc;
 	Oid			label_oids[N_LABELS][MOST_LABELS];
 } AnswerType;
@@ -65,7 +64,7 @@ static AnswerType answer_type = {NULL};
 static void
 resolve_fields(AnswerType *type)
 {
-	int			natts = type->tupdesc->natts;
+	int			natts = type->tupdesc ? type->tupdesc->natts : 0;
 
 	for (int i = 0; i < N_FIELDS; i++)
 	{
@@ -98,25 +97,15 @@ answer_type_of(Oid typid)
 	if (entry && entry->type_id == typid &&
 		entry->tupDesc_identifier == answer_type.identifier)
 		return &answer_type;
-	entry = lookup_type_cache(typid, TYPECACHE_TUPDESC);
-	if (entry->tupDesc == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATATYPE_MISMATCH),
-				 errmsg("type %s is not a composite type",
-						format_type_be(typid))));
-
-	type.entry = entry;
+	type.entry = entry = lookup_type_cache(typid, TYPECACHE_TUPDESC);
 	type.identifier = entry->tupDesc_identifier;
-	type.context = AllocSetContextCreate(TopMemoryContext,
-										 "idempotency answer type",
-										 ALLOCSET_SMALL_SIZES);
-	old = MemoryContextSwitchTo(type.context);
-	type.tupdesc = CreateTupleDescCopy(entry->tupDesc);
-	MemoryContextSwitchTo(old);
-	BlessTupleDesc(type.tupdesc);
+	type.tupdesc = entry->tupDesc ? CreateTupleDescCopy(entry->tupDesc) : NULL;
 	resolve_fields(&type);
-	if (answer_type.context)
-		MemoryContextDelete(answer_type.context);
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	type.tupdesc = CreateTupleDescCopy(type.tupdesc);
+	MemoryContextSwitchTo(old);
+	if (answer_type.tupdesc)
+		FreeTupleDesc(answer_type.tupdesc);
 	answer_type = type;
 	return &answer_type;
 }

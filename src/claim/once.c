@@ -132,14 +132,12 @@ take_batch(Claim *claim, Datum *keys, const BatchKey *order, int n, bool *first)
 		int			position = order[i].position;
 
 		CHECK_FOR_INTERRUPTS();
-
 		Assert(i == 0 || compare_batch_keys(&order[i - 1], &order[i]) < 0);
 		/* the same key again: seen by the one before */
 		if (i > 0 && memcmp(&order[i].id, &order[i - 1].id, UUID_LEN) == 0)
 			continue;
 		claim->call.who.key = TextDatumGetCString(keys[position]);
-		claim->call.who.id = order[i].id;
-		identity_read_key_time(&claim->call.who);
+		identity_derive(&claim->call.who, &order[i].id);
 		request_about(&claim->call);
 		claim_run(claim);
 		first[position] = seen_first(claim);
