@@ -49,13 +49,11 @@ enqueue(Claim *claim, OpenClaimPrior prior)
 }
 
 static const ClaimKind kind_accept = {
-	.verb = "accept",
 	.matches_params = true,
 	.execute = enqueue,
 };
 
 static const ClaimKind kind_start = {
-	.verb = "start",
 	.binding = BIND_UNLESS_WORKER,
 	.attempts = 1,
 	.takes_accepted = true,
@@ -64,7 +62,6 @@ static const ClaimKind kind_start = {
 };
 
 static const ClaimKind kind_start_next = {
-	.verb = "start",
 	.attempts = 1,
 	.takes_accepted = true,
 	.only_accepted = true,
@@ -84,9 +81,9 @@ REQUEST_FUNCTION(idem_accept, "accept")
 	claim.delay = claim_interval(fcinfo, 5, "delay", &claim.call, 0);
 	deadline = claim.call.policy->deadline;
 	if (claim.delay > 0 && deadline != NO_LIMIT && claim.delay >= deadline)
-		claim_refuse(&claim.call, ERRCODE_INVALID_PARAMETER_VALUE, kind_accept.verb,
-					 "delay is not shorter than the deadline",
-					 "Give a shorter delay, or raise setting \"deadline\".");
+		call_refuse(&claim.call, ERRCODE_INVALID_PARAMETER_VALUE,
+					"delay is not shorter than the deadline",
+					"Give a shorter delay, or raise setting \"deadline\".");
 	claim_run(&claim);
 	return answer_datum(fcinfo, &claim.answer);
 }
@@ -97,8 +94,8 @@ REQUEST_FUNCTION(idem_start, "start")
 	Claim		claim;
 
 	claim_begin(&claim, fcinfo, &kind_start, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(3));
-	claim.lease = claim_lease(fcinfo, 2, &claim.call, kind_start.verb);
-	claim.owner = claim_owner(fcinfo, 4, &claim.call, kind_start.verb);
+	claim.lease = claim_lease(fcinfo, 2, &claim.call);
+	claim.owner = claim_owner(fcinfo, 4, &claim.call);
 	claim_run(&claim);
 	return answer_datum(fcinfo, &claim.answer);
 }
@@ -190,10 +187,10 @@ REQUEST_FUNCTION(idem_start_next, "start")
 	call_begin_operation(&call, ARG_TEXT(0), false);
 	most = claim_max_records(fcinfo, 1, "idem_start_next");
 	call_require_writable("idem_start_next()");
-	claim_refuse_on_worker_node("start", call.who.operation);
+	claim_refuse_on_worker_node(&call);
 
-	next.lease = claim_lease(fcinfo, 2, &call, kind_start_next.verb);
-	next.owner = claim_owner(fcinfo, 3, &call, kind_start_next.verb);
+	next.lease = claim_lease(fcinfo, 2, &call);
+	next.owner = claim_owner(fcinfo, 3, &call);
 	principal = access_workers_principal(call.policy, call.who.operation);
 	claim_entries_begin(&next, fcinfo, true);
 	work_scan_add(next.scan, QUEUE_WAITING, call.who.operation, principal, now);

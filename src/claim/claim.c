@@ -48,22 +48,6 @@ typedef struct DecisionRow
 										 * too if it cannot execute yet */
 } DecisionRow;
 
-/* Raises why a call cannot do what verb says, to its key or else its operation. */
-void
-claim_refuse(const Call *call, int sqlstate, const char *verb, const char *why,
-			 const char *hint)
-{
-	const Identity *who = &call->who;
-
-	ereport(ERROR,
-			(errcode(sqlstate),
-			 errmsg("cannot %s operation \"%s\"%s: %s", verb,
-					who->operation ? who->operation : EVERY_NAME,
-					who->key ? psprintf(" (id %s)", identity_text(&who->id)) : "", why),
-			 errhint("%s", hint)));
-	pg_unreachable();
-}
-
 /* Hashes the params of a claim.  Raises 22032, saying whose they are, and 54001. */
 static void
 hash_params(Claim *claim, const Normalisation *normalisation)
@@ -385,8 +369,8 @@ act_nothing(Claim *claim)
 	if (!alone_with_new_key(claim, &step))
 		return step;
 	if (claim->kind->needs_record)
-		claim_refuse(&claim->call, ERRCODE_IDEM_NO_CLAIM, claim->kind->verb,
-					 "nothing is on record", "Accept it first, or claim it.");
+		call_refuse(&claim->call, ERRCODE_IDEM_NO_CLAIM, "nothing is on record",
+					"Accept it first, or claim it.");
 	if (claim->found == PROBE_NOTHING)
 		return grant(claim, PRIOR_NOTHING);
 	return grant(claim, claim->effective == EFFECTIVE_RELEASED ?
@@ -645,14 +629,14 @@ claim_decide(Claim *claim)
 
 /* Raises 0A000 on a worker node of a sharded cluster. */
 void
-claim_refuse_on_worker_node(const char *verb, const char *operation)
+claim_refuse_on_worker_node(const Call *call)
 {
 	if (guc_allow_on_worker_nodes || place_used() || !node_is_worker())
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 			 errmsg("cannot %s operation \"%s\" on a worker node of a cluster",
-					verb, operation),
+					call->verb, call->who.operation),
 			 errdetail("Each node has records of its own: the same key would execute once on each."),
 			 errhint("Call it on the coordinator. Where each key always comes to the same node, a superuser may set idempotency.allow_on_worker_nodes.")));
 }
@@ -665,8 +649,8 @@ claim_begin(Claim *claim, FunctionCallInfo fcinfo, const ClaimKind *kind,
 	memset(claim, 0, sizeof(*claim));
 	claim->kind = kind;
 	call_begin(&claim->call, fcinfo, kind->binding, operation, key, principal, NULL);
-	call_refuse_unless_writable(kind->verb, &claim->call.who);
-	claim_refuse_on_worker_node(kind->verb, claim->call.who.operation);
+	call_refuse_unless_writable(&claim->call);
+	claim_refuse_on_worker_node(&claim->call);
 	claim->wait = claim->call.policy->wait;
 }
 
@@ -692,14 +676,15 @@ claim_handle(FunctionCallInfo fcinfo, int argno, const char *verb, bool or_repla
 	answer_decode(fcinfo, argno, decoded);
 	call_begin(call, fcinfo, BIND_UNLESS_WORKER, decoded->operation, decoded->key, decoded->principal,
 			   open_id(decoded));
+	call->verb = verb;
 	if ((decoded->verdict != VERDICT_EXECUTE || decoded->fence == 0) &&
 		!(or_replay && decoded->verdict == VERDICT_REPLAY))
-		claim_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, verb, "the answer is no claim handle",
-					 or_replay ? "Only an answer with verdict execute or replay is one." :
-					 "Only an answer with verdict execute and a fence is one.");
+		call_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, "the answer is no claim handle",
+					or_replay ? "Only an answer with verdict execute or replay is one." :
+					"Only an answer with verdict execute and a fence is one.");
 	if (decoded->id == NULL || memcmp(decoded->id, &call->who.id, UUID_LEN) != 0)
-		claim_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, verb, "the answer has another id",
-					 "Hand over the answer of idem_claim() as it came.");
+		call_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, "the answer has another id",
+					"Hand over the answer of idem_claim() as it came.");
 }
 
 /* Decides and answers: in progress if the key is open in this very transaction. */
@@ -728,19 +713,18 @@ void
 claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given)
 {
 	const Policy *policy = claim->call.policy;
-	const char *verb = claim->kind->verb;
 
 	if (given && params)
-		claim_refuse(&claim->call, ERRCODE_INVALID_PARAMETER_VALUE, verb,
-					 "both params and fingerprint are given", "Pass one of them.");
+		call_refuse(&claim->call, ERRCODE_INVALID_PARAMETER_VALUE,
+					"both params and fingerprint are given", "Pass one of them.");
 	if (given && VARSIZE_ANY_EXHDR(given) != IDEM_DIGEST_LEN)
-		claim_refuse(&claim->call, ERRCODE_INVALID_PARAMETER_VALUE, verb,
-					 psprintf("the fingerprint has %d bytes, not %d",
-							  (int) VARSIZE_ANY_EXHDR(given), IDEM_DIGEST_LEN),
-					 "Pass the SHA-256 of the request.");
+		call_refuse(&claim->call, ERRCODE_INVALID_PARAMETER_VALUE,
+					psprintf("the fingerprint has %d bytes, not %d",
+							 (int) VARSIZE_ANY_EXHDR(given), IDEM_DIGEST_LEN),
+					"Pass the SHA-256 of the request.");
 	if (given == NULL && params == NULL && policy->require_params)
-		claim_refuse(&claim->call, ERRCODE_INVALID_PARAMETER_VALUE, verb,
-					 "there are no params", "The operation's setting \"require_params\" asks for them.");
+		call_refuse(&claim->call, ERRCODE_INVALID_PARAMETER_VALUE,
+					"there are no params", "The operation's setting \"require_params\" asks for them.");
 
 	if (given)
 		memcpy(claim->fingerprint, VARDATA_ANY(given), IDEM_DIGEST_LEN);
@@ -748,10 +732,10 @@ claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given)
 	{
 		/* the limit is on what was given, whatever is left of it to hash */
 		if (json_exceeds(params, policy->max_params_bytes))
-			claim_refuse(&claim->call, ERRCODE_INVALID_PARAMETER_VALUE, verb,
-						 psprintf("the params are larger than " INT64_FORMAT " bytes",
-								  policy->max_params_bytes),
-						 "Pass what decides the outcome only, or raise setting \"max_params_bytes\".");
+			call_refuse(&claim->call, ERRCODE_INVALID_PARAMETER_VALUE,
+						psprintf("the params are larger than " INT64_FORMAT " bytes",
+								 policy->max_params_bytes),
+						"Pass what decides the outcome only, or raise setting \"max_params_bytes\".");
 		claim->params = params;
 		hash_params(claim, policy->normalisation);
 		claim->fingerprint_version = policy->normalisation_version;
@@ -761,21 +745,21 @@ claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given)
 
 /* Raises 22023 if the lease is longer than the operation allows. */
 void
-claim_check_lease(const Call *call, const char *verb, int64 lease)
+claim_check_lease(const Call *call, int64 lease)
 {
 	if (call->policy->max_lease != NO_LIMIT && lease > call->policy->max_lease)
-		claim_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, verb,
-					 "the lease is longer than allowed",
-					 "Give a shorter one and renew it while the work lasts, or raise setting \"max_lease\".");
+		call_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE,
+					"the lease is longer than allowed",
+					"Give a shorter one and renew it while the work lasts, or raise setting \"max_lease\".");
 }
 
 /* Returns an argument as the lease, or what the policy says.  Raises 22023. */
 int64
-claim_lease(FunctionCallInfo fcinfo, int argno, const Call *call, const char *verb)
+claim_lease(FunctionCallInfo fcinfo, int argno, const Call *call)
 {
 	int64		lease = claim_interval(fcinfo, argno, "lease", call, call->policy->lease);
 
-	claim_check_lease(call, verb, lease);
+	claim_check_lease(call, lease);
 	return lease;
 }
 
@@ -791,20 +775,19 @@ claim_interval(FunctionCallInfo fcinfo, int argno, const char *what,
 
 /* Returns the worker's name.  An empty one, of a variable not set, would be shared. */
 text *
-claim_owner(FunctionCallInfo fcinfo, int argno, const Call *call, const char *verb)
+claim_owner(FunctionCallInfo fcinfo, int argno, const Call *call)
 {
 	text	   *owner = ARG_TEXT(argno);
 	int			len = owner ? (int) VARSIZE_ANY_EXHDR(owner) : 1;
 
 	if (len == 0 || len > IDEM_TEXT_MAX)
-		claim_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, verb,
-					 len == 0 ? "the owner is empty" : "the owner is too long",
-					 psprintf("Name each worker with 1 to %d bytes, or pass NULL.", IDEM_TEXT_MAX));
+		call_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE,
+					len == 0 ? "the owner is empty" : "the owner is too long",
+					psprintf("Name each worker with 1 to %d bytes, or pass NULL.", IDEM_TEXT_MAX));
 	return owner;
 }
 
 static const ClaimKind kind_claim = {
-	.verb = "claim",
 	.attempts = 1,
 	.matches_params = true,
 	.execute = claim_grant,
@@ -816,9 +799,9 @@ REQUEST_FUNCTION(idem_claim, "claim")
 	Claim		claim;
 
 	claim_begin(&claim, fcinfo, &kind_claim, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(3));
-	claim.lease = claim_lease(fcinfo, 4, &claim.call, kind_claim.verb);
+	claim.lease = claim_lease(fcinfo, 4, &claim.call);
 	claim.wait = claim_interval(fcinfo, 5, "wait", &claim.call, claim.wait);
-	claim.owner = claim_owner(fcinfo, 6, &claim.call, kind_claim.verb);
+	claim.owner = claim_owner(fcinfo, 6, &claim.call);
 	claim_set_fingerprint(&claim,
 						  PG_ARGISNULL(2) ? NULL : PG_GETARG_JSONB_P(2),
 						  PG_ARGISNULL(7) ? NULL : PG_GETARG_BYTEA_PP(7));

@@ -93,7 +93,6 @@ typedef struct Claim Claim;
 /* How a call differs from the decision table of idem_claim. */
 typedef struct ClaimKind
 {
-	const char *verb;			/* for messages */
 	Binding		binding;		/* by principal_setting */
 	int			attempts;		/* how many an execution adds */
 	bool		matches_params; /* other params are a mismatch */
@@ -134,15 +133,12 @@ struct Claim
 	Answer		answer;
 };
 
-pg_noreturn extern void claim_refuse(const Call *call, int sqlstate,
-									 const char *verb, const char *why,
-									 const char *hint);
 extern void claim_begin(Claim *claim, FunctionCallInfo fcinfo,
 						const ClaimKind *kind, text *operation, text *key,
 						text *principal);
 extern void claim_handle(FunctionCallInfo fcinfo, int argno, const char *verb,
 						 bool or_replay, Call *call, DecodedAnswer *decoded);
-extern void claim_refuse_on_worker_node(const char *verb, const char *operation);
+extern void claim_refuse_on_worker_node(const Call *call);
 extern void claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given);
 extern void claim_run(Claim *claim);
 extern void claim_decide(Claim *claim);
@@ -154,11 +150,9 @@ extern bool claim_write(Claim *claim, OpenClaimPrior prior, const Record *rec,
 extern int64 claim_interval(FunctionCallInfo fcinfo, int argno,
 							const char *what, const Call *call,
 							int64 otherwise);
-extern text *claim_owner(FunctionCallInfo fcinfo, int argno, const Call *call,
-						 const char *verb);
-extern int64 claim_lease(FunctionCallInfo fcinfo, int argno, const Call *call,
-						 const char *verb);
-extern void claim_check_lease(const Call *call, const char *verb, int64 lease);
+extern text *claim_owner(FunctionCallInfo fcinfo, int argno, const Call *call);
+extern int64 claim_lease(FunctionCallInfo fcinfo, int argno, const Call *call);
+extern void claim_check_lease(const Call *call, int64 lease);
 extern int64 claim_next_fence(int64 previous);
 
 /* finish.c */

@@ -76,24 +76,18 @@ typedef struct Finish
 } Finish;
 
 pg_noreturn static void
-refuse_finish(const Finish *finish, int sqlstate, const char *why, const char *hint)
-{
-	claim_refuse(&finish->call, sqlstate, finishings[finish->what].verb, why, hint);
-}
-
-pg_noreturn static void
 refuse_no_claim(const Finish *finish)
 {
-	refuse_finish(finish, ERRCODE_IDEM_NO_CLAIM, "there is no open claim",
-				  "The claim was rolled back or released, was never committed, or is another principal's than the one given here or in idempotency.principal. Claim again with the same key.");
+	call_refuse(&finish->call, ERRCODE_IDEM_NO_CLAIM, "there is no open claim",
+				"The claim was rolled back or released, was never committed, or is another principal's than the one given here or in idempotency.principal. Claim again with the same key.");
 }
 
 pg_noreturn static void
 refuse_not_yours(const Finish *finish)
 {
 	counters_add(finish->call.policy->counters, COUNT_STALE_FENCE, 1);
-	refuse_finish(finish, ERRCODE_IDEM_NOT_YOURS, "the claim is no longer yours",
-				  "Its lease is over, another owner has it, or another outcome is recorded, as by a reconciler. Roll back and claim again with the same key: the answer says what is known.");
+	call_refuse(&finish->call, ERRCODE_IDEM_NOT_YOURS, "the claim is no longer yours",
+				"Its lease is over, another owner has it, or another outcome is recorded, as by a reconciler. Roll back and claim again with the same key: the answer says what is known.");
 }
 
 /* When may the key execute again?  Accepted work has a pace even where none is given. */
@@ -194,8 +188,8 @@ finish_open_claim(Finish *finish, OpenClaim *open, Record *rec)
 	if (rec->fence != finish->fence)
 		refuse_not_yours(finish);
 	if (finish->what == FINISH_RENEW)
-		refuse_finish(finish, ERRCODE_INVALID_PARAMETER_VALUE, "it was claimed without a lease",
-					  "An atomic claim lasts as long as its transaction.");
+		call_refuse(&finish->call, ERRCODE_INVALID_PARAMETER_VALUE, "it was claimed without a lease",
+					"An atomic claim lasts as long as its transaction.");
 	no_trace = finish->what == FINISH_RELEASE && not_before(finish, rec) == DT_NOBEGIN;
 	store_open(&store, true);
 	if (no_trace && open->prior == PRIOR_NOTHING)
@@ -275,7 +269,7 @@ finish_run(Finish *finish, Record *rec)
 	Answer		answer = {.verdict = VERDICT_NONE,.state = finishings[finish->what].state};
 	OpenClaim  *open;
 
-	call_refuse_unless_writable(finishings[finish->what].verb, &finish->call.who);
+	call_refuse_unless_writable(&finish->call);
 	if (!completed || finish->call.policy->store_result)
 		finish->stored = finish->outcome;
 	if (!finish->cut_to_fit)
@@ -303,6 +297,7 @@ finish_claim(const Call *call, int64 fence, bool succeeded, Datum outcome)
 	/* what was done since the claim may have let go of the policy */
 	finish.call.policy = policy_get(call->who.operation);
 	finish.what = succeeded ? FINISH_COMPLETE : FINISH_FAIL;
+	finish.call.verb = finishings[finish.what].verb;
 	finish_run(&finish, &rec);
 }
 
@@ -334,7 +329,7 @@ read_handle(FunctionCallInfo fcinfo, bool by_key, Finish *finish)
 	call_begin(call, fcinfo, BIND_UNLESS_WORKER, ARG_TEXT(0), ARG_TEXT(1),
 			   ARG_TEXT(finishings[finish->what].principal), NULL);
 	if (PG_ARGISNULL(2))
-		refuse_finish(finish, ERRCODE_INVALID_PARAMETER_VALUE, "fence must not be null", "The fence is in the answer of idem_claim().");
+		call_refuse(&finish->call, ERRCODE_INVALID_PARAMETER_VALUE, "fence must not be null", "The fence is in the answer of idem_claim().");
 	finish->fence = PG_GETARG_INT64(2);
 }
 
@@ -360,9 +355,9 @@ finish_serve(FunctionCallInfo fcinfo, Finishing what, bool by_key)
 	{
 		finish.lease = claim_interval(fcinfo, lease, "lease", &finish.call, 0);
 		if (finish.lease == 0)
-			refuse_finish(&finish, ERRCODE_INVALID_PARAMETER_VALUE, "lease must be longer than zero",
-						  "Give the time the work may still take, or call idem_release() if it is given up.");
-		claim_check_lease(&finish.call, finishings[what].verb, finish.lease);
+			call_refuse(&finish.call, ERRCODE_INVALID_PARAMETER_VALUE, "lease must be longer than zero",
+						"Give the time the work may still take, or call idem_release() if it is given up.");
+		claim_check_lease(&finish.call, finish.lease);
 	}
 	finish_run(&finish, &rec);
 	if (what == FINISH_RENEW)

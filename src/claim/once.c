@@ -43,7 +43,6 @@ record_done(Claim *claim, OpenClaimPrior prior)
 }
 
 static const ClaimKind kind_once = {
-	.verb = "do once",
 	.attempts = 1,
 	.needs_outcome = true,
 	.execute = record_done,
@@ -56,11 +55,8 @@ seen_first(const Claim *claim)
 	const Identity *who = &claim->call.who;
 
 	if (claim->answer.verdict == VERDICT_EXPIRED)
-		ereport(ERROR,
-				(errcode(ERRCODE_IDEM_EXPIRED),
-				 errmsg("key of operation \"%s\" (id %s) is too late: its outcome is no longer kept",
-						who->operation, identity_text(&who->id)),
-				 errhint("Reconcile: look for what the operation did in your own tables.")));
+		call_refuse(&claim->call, ERRCODE_IDEM_EXPIRED, "its outcome is no longer kept",
+					"Reconcile: look for what the operation did in your own tables.");
 	if (claim->answer.verdict != VERDICT_EXECUTE && claim->answer.verdict != VERDICT_REPLAY)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),

@@ -95,6 +95,7 @@ claim_read_entry(Store *store, const Work *entry, Call *call, Record *rec,
 		return false;
 	identity_of_record(&call->who, rec);
 	call->policy = policy_get(call->who.operation);
+	call->verb = request_verb();
 	if (TransactionIdIsValid(rec->changer) ||
 		!access_permits(call->policy, &call->who, BIND_WORKER))
 		return false;
@@ -179,7 +180,6 @@ record_cancelled(Claim *claim, OpenClaimPrior prior)
 }
 
 static const ClaimKind kind_cancel = {
-	.verb = "cancel",
 	.attempts = 0,
 	.takes_accepted = true,
 	.withdraws = true,
@@ -315,7 +315,7 @@ add_due(WorkScan *scan, char queue, const char *only)
 REQUEST_FUNCTION(idem_reconcile, "reconcile")
 {
 	Entries		reconcile = {0};
-	Call		call = {0};
+	Call		call = {.verb = "reconcile"};
 	int			most;
 
 	if (!PG_ARGISNULL(0))
@@ -330,7 +330,7 @@ REQUEST_FUNCTION(idem_reconcile, "reconcile")
 	if (reconcile.lease == 0)
 		REFUSE_ARGUMENT(errmsg("lease of idem_reconcile must be longer than zero"),
 						errhint("Pass how long the records are to be kept from other reconcilers."));
-	claim_check_lease(&call, "reconcile", reconcile.lease);
+	claim_check_lease(&call, reconcile.lease);
 
 	claim_entries_begin(&reconcile, fcinfo, true);
 	add_due(reconcile.scan, QUEUE_LEASED, call.who.operation);
@@ -342,7 +342,6 @@ REQUEST_FUNCTION(idem_reconcile, "reconcile")
 /* One call that changes a record whose lock it does not need. */
 typedef struct Change
 {
-	const char *verb;			/* for messages */
 	int			missing;		/* SQLSTATE if nothing is on record */
 
 	/*
@@ -362,15 +361,15 @@ typedef struct Change
 pg_noreturn static void
 refuse_change(const Change *change, const char *why)
 {
-	claim_refuse(&change->call, ERRCODE_IDEM_NOT_YOURS, change->verb, why,
-				 "Ask idem_status() what is known now.");
+	call_refuse(&change->call, ERRCODE_IDEM_NOT_YOURS, why,
+				"Ask idem_status() what is known now.");
 }
 
 static void
 change_begin(Change *change, FunctionCallInfo fcinfo, text *principal)
 {
 	call_begin(&change->call, fcinfo, BIND_WORKER, ARG_TEXT(0), ARG_TEXT(1), principal, NULL);
-	call_refuse_unless_writable(change->verb, &change->call.who);
+	call_refuse_unless_writable(&change->call);
 }
 
 /* Changes the record of a key and answers what is known then.  Raises ID001, ID002. */
@@ -385,8 +384,8 @@ change_run(Change *change)
 	do
 	{
 		if (store_probe(&store, &change->call.who, &found) != PROBE_ROW)
-			claim_refuse(&change->call, change->missing, change->verb,
-						 "nothing is on record", "Check operation, key and principal.");
+			call_refuse(&change->call, change->missing, "nothing is on record",
+						"Check operation, key and principal.");
 		rec = found;
 		if (!change->apply(change, &rec))
 			break;
@@ -407,8 +406,8 @@ state_of_outcome(const Call *call, text *outcome)
 	if (strcmp(name, "failed") == 0)
 		return RECORD_FAILED;
 	if (strcmp(name, "not_executed") != 0)
-		claim_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, "resolve", "there is no such outcome",
-					 "The outcomes are succeeded, failed and not_executed.");
+		call_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, "there is no such outcome",
+					"The outcomes are succeeded, failed and not_executed.");
 	return RECORD_RELEASED;
 }
 
@@ -450,7 +449,7 @@ apply_outcome(Change *change, Record *rec)
 /* idem_resolve(operation, key, outcome, detail, principal, fence) */
 REQUEST_FUNCTION(idem_resolve, "resolve")
 {
-	Change		change = {.verb = "resolve",.missing = ERRCODE_IDEM_NOT_YOURS,.apply = apply_outcome};
+	Change		change = {.missing = ERRCODE_IDEM_NOT_YOURS,.apply = apply_outcome};
 	bool		succeeded;
 
 	change_begin(&change, fcinfo, ARG_TEXT(4));
@@ -487,7 +486,7 @@ apply_lease_over(Change *change, Record *rec)
 /* idem_expire_lease(operation, key, principal) */
 REQUEST_FUNCTION(idem_expire_lease, "expire the lease of")
 {
-	Change		change = {.verb = "expire the lease of",.missing = ERRCODE_IDEM_NO_CLAIM,.apply = apply_lease_over};
+	Change		change = {.missing = ERRCODE_IDEM_NO_CLAIM,.apply = apply_lease_over};
 
 	change_begin(&change, fcinfo, ARG_TEXT(2));
 	change_run(&change);
@@ -546,7 +545,7 @@ apply_reopened(Change *change, Record *rec)
 /* idem_reopen(operation, key, principal, reason) */
 REQUEST_FUNCTION(idem_reopen, "reopen")
 {
-	Change		change = {.verb = "reopen",.missing = ERRCODE_IDEM_NO_CLAIM,.apply = apply_reopened};
+	Change		change = {.missing = ERRCODE_IDEM_NO_CLAIM,.apply = apply_reopened};
 
 	change_begin(&change, fcinfo, ARG_TEXT(2));
 	change.reason = ARG_TEXT(3);
@@ -569,7 +568,7 @@ apply_redacted(Change *change, Record *rec)
 /* idem_redact(operation, key, principal) */
 REQUEST_FUNCTION(idem_redact, "redact")
 {
-	Change		change = {.verb = "redact",.missing = ERRCODE_IDEM_NO_CLAIM,.apply = apply_redacted};
+	Change		change = {.missing = ERRCODE_IDEM_NO_CLAIM,.apply = apply_redacted};
 
 	change_begin(&change, fcinfo, ARG_TEXT(2));
 	change_run(&change);

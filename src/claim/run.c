@@ -124,13 +124,13 @@ check_function(Oid func, const Call *call)
 	int			n;
 
 	if (!OidIsValid(schema))
-		claim_refuse(call, ERRCODE_UNDEFINED_FUNCTION, "run",
-					 psprintf("function %u does not exist", func), HOW_TO_PASS);
+		call_refuse(call, ERRCODE_UNDEFINED_FUNCTION,
+					psprintf("function %u does not exist", func), HOW_TO_PASS);
 	if (get_func_signature(func, &types, &n) != JSONBOID || n != 1 || types[0] != JSONBOID ||
 		get_func_prokind(func) != PROKIND_FUNCTION || get_func_retset(func))
-		claim_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, "run",
-					 psprintf("%s is of another kind", format_procedure(func)),
-					 "It must be a plain function that takes one jsonb and returns jsonb.");
+		call_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE,
+					psprintf("%s is of another kind", format_procedure(func)),
+					"It must be a plain function that takes one jsonb and returns jsonb.");
 	if (!compat_may_use_schema(schema))
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA, get_namespace_name(schema));
 	if (!compat_may_execute(func))
@@ -183,7 +183,6 @@ run_function(RunStep *run, int64 max_bytes)
 }
 
 static const ClaimKind kind_run = {
-	.verb = "run",
 	.attempts = 1,
 	.matches_params = true,
 	.execute = claim_grant,
@@ -200,8 +199,8 @@ REQUEST_FUNCTION(idem_run, "run")
 
 	claim_begin(&claim, fcinfo, &kind_run, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(4));
 	if (!OidIsValid(func))
-		claim_refuse(&claim.call, ERRCODE_INVALID_PARAMETER_VALUE, kind_run.verb,
-					 "func must not be null", HOW_TO_PASS);
+		call_refuse(&claim.call, ERRCODE_INVALID_PARAMETER_VALUE,
+					"func must not be null", HOW_TO_PASS);
 	check_function(func, &claim.call);
 	claim_set_fingerprint(&claim, params, NULL);
 	claim_run(&claim);

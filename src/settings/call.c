@@ -36,6 +36,7 @@ begin_with_operation(Call *call, text *operation)
 							   EVERY_NAME),
 						errhint("Name the operation."));
 	call->policy = policy_get(call->who.operation);
+	call->verb = request_verb();
 	request_about(call);
 }
 
@@ -67,6 +68,20 @@ call_begin_operation(Call *call, text *operation, bool is_monitor)
 		access_check_role(call->policy, call->who.operation);
 }
 
+/* Raises why a call cannot do what it is to, to its key or else its operation. */
+void
+call_refuse(const Call *call, int sqlstate, const char *why, const char *hint)
+{
+	const Identity *who = &call->who;
+
+	ereport(ERROR,
+			(errcode(sqlstate),
+			 errmsg("cannot %s operation \"%s\"%s: %s", call->verb,
+					who->operation ? who->operation : EVERY_NAME,
+					who->key ? psprintf(" (id %s)", identity_text(&who->id)) : "", why),
+			 errhint("%s", hint)));
+}
+
 /* Raises 25006 or 25000 where nothing can be written. */
 void
 call_require_writable(const char *function)
@@ -76,9 +91,9 @@ call_require_writable(const char *function)
 	PreventCommandIfParallelMode(function);
 }
 
-/* Raises 25006 where no record can be changed; verb is what was to be done. */
+/* Raises 25006 where no record can be changed. */
 void
-call_refuse_unless_writable(const char *verb, const Identity *who)
+call_refuse_unless_writable(const Call *call)
 {
 	bool		parallel = IsInParallelMode();
 	const char *where = parallel ? "in a parallel query" :
@@ -89,8 +104,8 @@ call_refuse_unless_writable(const char *verb, const Identity *who)
 		ereport(ERROR,
 				(errcode(parallel ? ERRCODE_INVALID_TRANSACTION_STATE :
 						 ERRCODE_READ_ONLY_SQL_TRANSACTION),
-				 errmsg("cannot %s operation \"%s\" (id %s) %s", verb,
-						who->operation, identity_text(&who->id), where),
+				 errmsg("cannot %s operation \"%s\" (id %s) %s", call->verb,
+						call->who.operation, identity_text(&call->who.id), where),
 				 parallel ? errhint("Mark every function that calls it PARALLEL UNSAFE.") :
 				 errhint("Do it on the primary, in a transaction that may write. idem_status() can be asked here.")));
 }
@@ -101,13 +116,10 @@ call_check_size(const Call *call, Datum outcome, const char *what)
 {
 	int64		limit = call->policy->max_result_bytes;
 
-	if (outcome == (Datum) 0 || !json_exceeds(DatumGetJsonbP(outcome), limit))
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_IDEM_RESULT_TOO_LARGE),
-			 errmsg("the %s of operation \"%s\" (id %s) is larger than " INT64_FORMAT " bytes",
-					what, call->who.operation, identity_text(&call->who.id), limit),
-			 errhint("Store the large part in a table of yours and record a reference, or raise setting \"max_result_bytes\". A claim that was open still is, once this error is rolled back to a savepoint.")));
+	if (outcome != (Datum) 0 && json_exceeds(DatumGetJsonbP(outcome), limit))
+		call_refuse(call, ERRCODE_IDEM_RESULT_TOO_LARGE,
+					psprintf("the %s is larger than " INT64_FORMAT " bytes", what, limit),
+					"Store the large part in a table of yours and record a reference, or raise setting \"max_result_bytes\". A claim that was open still is, once this error is rolled back to a savepoint.");
 }
 
 /* Raises 22023 for a key to be claimed that is malformed or from the future. */
@@ -121,12 +133,11 @@ call_check_key(const Call *call)
 	if (format != KEY_ANY &&
 		(identity_is_uuid(call->who.key) != (format != KEY_ULID) ||
 		 (timed && !call->who.key_has_time)))
-		REFUSE_ARGUMENT(errmsg("key of operation \"%s\" has not the format its policy asks for (id %s)",
-							   call->who.operation, identity_text(&call->who.id)),
-						errhint("See setting \"key_format\" in idem_policy()."));
+		call_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE,
+					"the key has not the format its policy asks for",
+					"See setting \"key_format\" in idem_policy().");
 	if (timed && call->who.key_time >
 		clock_after(GetCurrentTimestamp(), policy->clock_skew))
-		REFUSE_ARGUMENT(errmsg("key of operation \"%s\" is from the future (id %s)",
-							   call->who.operation, identity_text(&call->who.id)),
-						errhint("Check the clock that makes the keys; setting \"clock_skew\" says how far ahead it may be."));
+		call_refuse(call, ERRCODE_INVALID_PARAMETER_VALUE, "the key is from the future",
+					"Check the clock that makes the keys; setting \"clock_skew\" says how far ahead it may be.");
 }

@@ -158,6 +158,13 @@ request_serve(FunctionCallInfo fcinfo, const char *call, PGFunction body)
 	return result;
 }
 
+/* Returns what the request in hand is called, which says what it is to do. */
+const char *
+request_verb(void)
+{
+	return in_hand ? in_hand->call : NULL;
+}
+
 /* The request is about that key; while members are NULL and the id zero, the operation. */
 void
 request_about(const Call *call)

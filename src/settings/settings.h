@@ -155,10 +155,12 @@ typedef struct Call
 {
 	Identity	who;
 	const Policy *policy;
+	const char *verb;			/* what the request is to do, for messages */
 } Call;
 
 /* request_log.c */
 extern Datum request_serve(FunctionCallInfo fcinfo, const char *call, PGFunction body);
+extern const char *request_verb(void);
 extern void request_about(const Call *call);
 extern void request_answered(const Call *call, const char *verdict, const char *state,
 							 int32 attempt, Datum result, Datum error);
@@ -217,8 +219,10 @@ extern void call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
 					   text *operation, text *key, text *principal, const pg_uuid_t *known_id);
 extern void call_begin_operation(Call *call, text *operation, bool is_monitor);
 extern void call_check_key(const Call *call);
+pg_noreturn extern void call_refuse(const Call *call, int sqlstate, const char *why,
+									const char *hint);
 extern void call_require_writable(const char *function);
-extern void call_refuse_unless_writable(const char *verb, const Identity *who);
+extern void call_refuse_unless_writable(const Call *call);
 extern void call_check_size(const Call *call, Datum outcome, const char *what);
 
 /* The settings of a destination; intervals in microseconds. */
