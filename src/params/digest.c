@@ -29,14 +29,15 @@
 #include "common/cryptohash.h"
 #endif
 
-/* Only a crypto library that is out of memory or forbids SHA-256 can be the cause. */
-pg_noreturn static void
-digest_failed(const char *step)
+/* Only a crypto library that is out of memory or forbids SHA-256 fails. */
+static inline void
+require(bool done, const char *step)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_INTERNAL_ERROR),
-			 errmsg("could not %s SHA-256 digest", step),
-			 errhint("See whether SELECT sha256('') works on this server.")));
+	if (unlikely(!done))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not %s SHA-256 digest", step),
+				 errhint("See whether SELECT sha256('') works on this server.")));
 }
 
 #ifdef CALL_OPENSSL
@@ -49,12 +50,11 @@ make_context(void)
 {
 	EVP_MD_CTX *made = EVP_MD_CTX_new();
 
-	if (made == NULL || EVP_DigestInit_ex(made, EVP_sha256(), NULL) != 1)
-	{
+	if (made != NULL && EVP_DigestInit_ex(made, EVP_sha256(), NULL) == 1)
+		context = made;
+	else
 		EVP_MD_CTX_free(made);
-		digest_failed("create");
-	}
-	context = made;
+	require(context != NULL, "create");
 }
 
 /* Begins a digest, forgetting one that was abandoned. */
@@ -63,8 +63,7 @@ digest_start(void)
 {
 	if (unlikely(context == NULL))
 		make_context();
-	if (unlikely(EVP_DigestInit_ex(context, NULL, NULL) != 1))
-		digest_failed("initialize");
+	require(EVP_DigestInit_ex(context, NULL, NULL) == 1, "initialize");
 }
 
 /* A caller with many short pieces puts a buffer in front: a call costs tens of nanoseconds. */
@@ -72,16 +71,14 @@ void
 digest_update(const void *data, size_t len)
 {
 	Assert(context != NULL);
-	if (unlikely(EVP_DigestUpdate(context, data, len) != 1))
-		digest_failed("update");
+	require(EVP_DigestUpdate(context, data, len) == 1, "update");
 }
 
 void
 digest_finish(uint8 *digest)
 {
 	Assert(context != NULL);
-	if (unlikely(EVP_DigestFinal_ex(context, digest, NULL) != 1))
-		digest_failed("finalize");
+	require(EVP_DigestFinal_ex(context, digest, NULL) == 1, "finalize");
 }
 
 #else							/* pg_cryptohash */
@@ -92,22 +89,19 @@ void
 digest_start(void)
 {
 	context = pg_cryptohash_create(PG_SHA256);
-	if (context == NULL || pg_cryptohash_init(context) < 0)
-		digest_failed("initialize");
+	require(context != NULL && pg_cryptohash_init(context) >= 0, "initialize");
 }
 
 void
 digest_update(const void *data, size_t len)
 {
-	if (pg_cryptohash_update(context, data, len) < 0)
-		digest_failed("update");
+	require(pg_cryptohash_update(context, data, len) >= 0, "update");
 }
 
 void
 digest_finish(uint8 *digest)
 {
-	if (pg_cryptohash_final(context, digest, IDEM_DIGEST_LEN) < 0)
-		digest_failed("finalize");
+	require(pg_cryptohash_final(context, digest, IDEM_DIGEST_LEN) >= 0, "finalize");
 	pg_cryptohash_free(context);
 }
 
