@@ -51,10 +51,7 @@ typedef struct Emission
 	bool		fresh;			/* nothing was emitted before this transaction */
 } Emission;
 
-/*
- * Returns the record of a claim that is not open in this transaction.  Raises
- * ID001.
- */
+/* Of a claim that is not open in this transaction.  Raises ID001. */
 static void
 read_record(const Call *call, Record *rec)
 {
@@ -86,10 +83,7 @@ read_claim(FunctionCallInfo fcinfo, int argno, Emission *emission)
 	emission->replay = decoded.verdict == VERDICT_REPLAY;
 	open = emission->replay ? NULL : open_claim_find(&call.who.id);
 
-	/*
-	 * also for the time of the claim: others than the owner are told a
-	 * rounded one
-	 */
+	/* a replay needs the time of the claim: it was told a rounded one */
 	if (open)
 		rec = open->rec;
 	else
@@ -125,27 +119,24 @@ refuse_beyond_limits(const Emission *emission)
 						errhint("The setting deadline of the destination is how long an event may take at most."));
 }
 
-/* Returns whether a text is a traceparent of W3C Trace Context. */
+/* A traceparent of W3C Trace Context: version, trace, parent, flags, and maybe more. */
 static bool
 is_traceparent(const char *value)
 {
-	static const char form[] = "hh-hhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhh-hhhhhhhhhhhhhhhh-hh";
+	static const int digits[] = {2, 32, 16, 2};
 
-	for (int i = 0; form[i]; i++)
+	for (int i = 0; i < lengthof(digits); i++, value++)
 	{
-		bool		hex = (value[i] >= '0' && value[i] <= '9') ||
-		(value[i] >= 'a' && value[i] <= 'f');
-
-		if (form[i] == 'h' ? !hex : value[i] != '-')
+		if (strspn(value, "0123456789abcdef") != digits[i])
 			return false;
+		value += digits[i];
+		if (*value != '-')
+			return *value == '\0' && i == lengthof(digits) - 1;
 	}
-	return value[sizeof(form) - 1] == '\0' || value[sizeof(form) - 1] == '-';
+	return true;
 }
 
-/*
- * Adds the trace context of the session to the headers of an event that has
- * none, if there is one that is well-formed.
- */
+/* Of the session, if it is well-formed, and the event has none. */
 static void
 add_trace_context(OutboxEvent *event)
 {
@@ -161,7 +152,7 @@ add_trace_context(OutboxEvent *event)
 	event->headers = JsonbPGetDatum(headers);
 }
 
-/* Reads the arguments.  Raises 22023, 42501. */
+/* Raises 22023, 42501. */
 static void
 read_arguments(FunctionCallInfo fcinfo, Emission *emission)
 {
@@ -204,7 +195,7 @@ read_arguments(FunctionCallInfo fcinfo, Emission *emission)
 						errhint("A step tells events of one claim apart. Pass the answer of idem_claim() as claim."));
 }
 
-/* Inserts the event and puts it into the queue.  False if there is one of its id. */
+/* False if there is one of its id. */
 static bool
 insert_event(Emission *emission, OutboxEvents *events)
 {
@@ -271,9 +262,7 @@ SQL_FUNCTION(idem_emit)
 		if (event->has_operation)
 			emit_of_operation(&emission, &events);
 		else if (!insert_event(&emission, &events))
-			ereport(ERROR,
-					(errcode(ERRCODE_UNIQUE_VIOLATION),
-					 errmsg("there is an event %s already", identity_text(&event->id))));
+			elog(ERROR, "there is an event %s already", identity_text(&event->id));
 		events_close(&events);
 	}
 	*id = event->id;
