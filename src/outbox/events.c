@@ -338,8 +338,6 @@ purge_events(void *arg)
 		else if (purge_note_fault(batch, subtransaction_try(purge_destination, &purge)))
 			batch->removed = removed;
 	}
-	if (!is_full(&purge))
-		queue_purge_lost(&purge.queue, &purge.events, batch);
 	batch->at_end = !is_full(&purge);
 	if (batch->at_end)
 		batch->destination[0] = '\0';

@@ -56,7 +56,6 @@ extern void outbox_init(void);
 #define DEAD_REFUSED	"not retryable"
 #define DEAD_ATTEMPTS	"max_attempts"
 #define DEAD_DEADLINE	"deadline"
-#define DEAD_LOST		"event is gone"
 #define DEAD_TOO_LARGE	"too large to receive"
 
 /* An event in the queue. */
@@ -119,8 +118,6 @@ extern bool queue_lease_is_retry(const OutboxEntry *leased);
 extern uint64 queue_key_hash(const OutboxEntry *entry);
 extern bool queue_key_lock(const OutboxEntry *entry, bool wait);
 extern void queue_key_unlock(const OutboxEntry *entry);
-extern void queue_purge_lost(OutboxQueue *queue, OutboxEvents *events,
-							 PurgeBatch *batch);
 
 /* take.c */
 extern void take_init(void);

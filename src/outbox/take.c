@@ -49,8 +49,7 @@ typedef struct Source
 {
 	RowScan    *scan;
 	MemoryContext context;		/* of the entry */
-	OutboxEntry entry;
-	bool		at_end;
+	OutboxEntry entry;			/* due NEVER if there is none that is due */
 } Source;
 
 static const char source_states[] = {QUEUED, QUEUE_WAITS, QUEUE_BEHIND};
@@ -83,8 +82,6 @@ typedef struct Take
 	int32		retries;		/* chosen */
 	int32		skipped;
 	int32		moved;			/* deferred or given up */
-	int32		lost;			/* their event is gone */
-	pg_uuid_t	first_lost;
 } Take;
 
 /* A key that is blocked by its first entry. */
@@ -282,6 +279,9 @@ keep_entry(Take *take, const OutboxEntry *entry)
 	return copy;
 }
 
+/* Why an entry goes whose event does not exist. */
+static const char event_lost[] = "event is gone";
+
 /* Chooses an entry that is locked.  Returns NULL, or why it cannot be. */
 static const char *
 choose_entry(Take *take, const OutboxEntry *found)
@@ -295,9 +295,12 @@ choose_entry(Take *take, const OutboxEntry *found)
 		return reason;
 	if (events_find(&take->events, &found->event_id, &event) != PROBE_ROW)
 	{
-		if (take->lost++ == 0)
-			take->first_lost = found->event_id;
-		return DEAD_LOST;
+		ereport(WARNING,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("event %s of destination \"%s\" is in the queue but not in the outbox",
+						identity_text(&found->event_id), take->destination),
+				 errhint("Its row was deleted by hand. It leaves the queue.")));
+		return event_lost;
 	}
 	if (event_exceeds(&event, MAX_EVENT_TEXT))
 		return DEAD_TOO_LARGE;
@@ -334,14 +337,17 @@ is_free(const OutboxEntry *entry)
 		!TransactionIdIsCurrentTransactionId(entry->xmin);
 }
 
-/* Makes an entry that is locked and cannot be delivered a dead letter. */
+/* Makes an entry that is locked a dead letter, or removes it if its event is lost. */
 static void
 give_up(Take *take, OutboxEntry *entry, const char *reason)
 {
 	Blocked    *blocked = find_blocked(take, entry);
 
 	take->moved++;
-	queue_move_to_dead(&take->queue, entry, reason);
+	if (reason == event_lost)
+		(void) queue_delete(&take->queue, entry);
+	else
+		queue_move_to_dead(&take->queue, entry, reason);
 	if (blocked)
 		(void) hash_search(take->keys, &blocked->hash, HASH_REMOVE, NULL);
 	queue_release_next(&take->queue, entry, take->settings->skip_dead_head);
@@ -439,29 +445,28 @@ static void
 fetch(Take *take, Source *source)
 {
 	MemoryContext caller = MemoryContextSwitchTo(source->context);
+	OutboxEntry *entry = &source->entry;
 
 	MemoryContextReset(source->context);
-	source->at_end = !queue_scan_next(source->scan, &source->entry);
+	if (!queue_scan_next(source->scan, entry))
+		entry->due_at = NEVER;
 	MemoryContextSwitchTo(caller);
-	if (source->at_end)
-		return;
-	take->first_left = Min(take->first_left, source->entry.due_at);
-	if (source->entry.state != QUEUED && source->entry.due_at > take->start.now)
+	take->first_left = Min(take->first_left, entry->due_at);
+	if (entry->state != QUEUED && entry->due_at > take->start.now)
 	{
-		take->next_at = Min(take->next_at, source->entry.due_at);
-		source->at_end = true;
+		take->next_at = Min(take->next_at, entry->due_at);
+		entry->due_at = NEVER;
 	}
 }
 
 static Source *
 earliest(Source *sources)
 {
-	Source	   *first = NULL;
+	Source	   *first = sources;
 
-	for (int i = 0; i < N_SOURCES; i++)
+	for (int i = 1; i < N_SOURCES; i++)
 	{
-		if (!sources[i].at_end &&
-			(first == NULL || sources[i].entry.due_at < first->entry.due_at))
+		if (sources[i].entry.due_at < first->entry.due_at)
 			first = &sources[i];
 	}
 	return first;
@@ -486,10 +491,10 @@ scan_range(Take *take, TimestampTz from, TimestampTz to)
 										   source_states[i], from);
 		sources[i].context = AllocSetContextCreate(caller, "idempotency take source",
 												   ALLOCSET_SMALL_SIZES);
+		sources[i].entry.state = source_states[i];
 		fetch(take, &sources[i]);
 	}
-	while (wants_more(take) && (source = earliest(sources)) != NULL &&
-		   source->entry.due_at < to)
+	while (wants_more(take) && (source = earliest(sources))->entry.due_at < to)
 	{
 		stopped = source->entry.due_at;
 		MemoryContextReset(take->row_context);
@@ -647,12 +652,6 @@ scan_within_grant(Take *take)
 	PG_END_TRY();
 	limiter_use(take->settings, &take->grant,
 				list_length(take->chosen) - take->retries, take->retries);
-	if (take->lost > 0)
-		ereport(WARNING,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("%d events of destination \"%s\" are in the queue but not in the outbox, the first: %s",
-						take->lost, take->destination, identity_text(&take->first_lost)),
-				 errhint("Their rows were deleted by hand. They are dead letters now, and removed by the next purge.")));
 }
 
 static void
