@@ -99,20 +99,13 @@ flush_if_full(Walk *walk)
 	}
 }
 
+/* No NUL need be kept behind the text. */
 static inline char *
 room_for(StringInfo out, uint32 bytes)
 {
 	if (unlikely(out->maxlen - out->len <= bytes))
 		enlargeStringInfo(out, bytes);
 	return out->data + out->len;
-}
-
-/* No NUL is kept behind the text. */
-static inline void
-write_char(StringInfo out, char byte)
-{
-	*room_for(out, 1) = byte;
-	out->len++;
 }
 
 static void
@@ -146,7 +139,7 @@ write_long_string(Walk *walk, const char *string, uint32 len)
 {
 	StringInfo	out = &walk->out;
 
-	write_char(out, '"');
+	appendStringInfoCharMacro(out, '"');
 	for (;;)
 	{
 		uint32		plain = copy_plain(room_for(out, STRING_PORTION), string,
@@ -164,7 +157,7 @@ write_long_string(Walk *walk, const char *string, uint32 len)
 		}
 		flush_if_full(walk);
 	}
-	write_char(out, '"');
+	appendStringInfoCharMacro(out, '"');
 }
 
 static inline void
@@ -224,7 +217,7 @@ write_elements(Walk *walk, const JsonbContainer *array)
 	for (uint32 i = 0; i < count; i++)
 	{
 		if (i > 0)
-			write_char(&walk->out, ',');
+			appendStringInfoCharMacro(&walk->out, ',');
 		write_value(walk, next_child(&elements));
 	}
 }
@@ -282,9 +275,9 @@ write_members(Walk *walk, const JsonbContainer *object)
 		const Member *member = order[i];
 
 		if (i > 0)
-			write_char(&walk->out, ',');
+			appendStringInfoCharMacro(&walk->out, ',');
 		write_string(walk, member->name.data, member->name.len);
-		write_char(&walk->out, ':');
+		appendStringInfoCharMacro(&walk->out, ':');
 		write_value(walk, member->value);
 	}
 	pfree(order);
@@ -296,17 +289,17 @@ write_container(Walk *walk, const JsonbContainer *container)
 	check_stack_depth();
 	if (JsonContainerIsObject(container))
 	{
-		write_char(&walk->out, '{');
+		appendStringInfoCharMacro(&walk->out, '{');
 		write_members(walk, container);
-		write_char(&walk->out, '}');
+		appendStringInfoCharMacro(&walk->out, '}');
 	}
 	else if (JsonContainerIsScalar(container))
 		write_elements(walk, container);
 	else
 	{
-		write_char(&walk->out, '[');
+		appendStringInfoCharMacro(&walk->out, '[');
 		write_elements(walk, container);
-		write_char(&walk->out, ']');
+		appendStringInfoCharMacro(&walk->out, ']');
 	}
 }
 

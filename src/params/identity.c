@@ -188,27 +188,6 @@ digest_input(const Input *input, pg_uuid_t *id)
 }
 
 /*
- * A claim and its completion are about the same identity, and setting a digest
- * up costs more than a comparison, so the last one is kept.
- */
-static void
-digest_identity(const Input *input, pg_uuid_t *id)
-{
-	static Input last;
-	static pg_uuid_t last_id;
-
-	if (input->len != last.len ||
-		memcmp(input->bytes, last.bytes, input->len) != 0)
-	{
-		last.len = 0;			/* while id and input do not agree */
-		digest_input(input, &last_id);
-		memcpy(last.bytes, input->bytes, input->len);
-		last.len = input->len;
-	}
-	*id = last_id;
-}
-
-/*
  * Derives the rest of who from the three texts.  The caller must have checked the
  * operation: errors about the others show it.  Raises 22023 for a text that is
  * empty, too long, or not valid.  known_id, unless NULL, has been derived from the
@@ -231,7 +210,7 @@ identity_derive(Identity *who, const pg_uuid_t *known_id)
 	add_part(&input, "principal", who->principal, who->operation);
 	add_part(&input, "operation", who->operation, NULL);
 	add_part(&input, "key", who->key, who->operation);
-	digest_identity(&input, &who->id);
+	digest_input(&input, &who->id);
 	if (who->key_has_time)
 	{
 		put_milliseconds(&who->id, who->key_milliseconds);
