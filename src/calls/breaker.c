@@ -73,30 +73,25 @@ breaker_withdraw_probe(Breaker *breaker)
 		breaker->probe_until = 0;
 }
 
-static bool
-too_many_failed(Breaker *breaker, const Destination *destination, int64 now)
-{
-	int64		width = destination->breaker_window;
-	int64		failed = window_sum(&breaker->failed, width, now);
-	int64		calls = window_sum(&breaker->succeeded, width, now) + failed;
-
-	return calls >= MIN_CALLS && failed * WHOLE >= calls * destination->breaker_failures;
-}
-
 /* Takes in calls that have ended.  True if that opened the breaker. */
 bool
 breaker_report(Breaker *breaker, const Destination *destination, int64 now,
 			   int64 succeeded, int64 failed)
 {
 	int64		width = destination->breaker_window;
+	int64		all_failed;
+	int64		calls;
 
 	switch (breaker_state(breaker, destination, now))
 	{
 		case BREAKER_CLOSED:
 			window_add(&breaker->succeeded, width, now, now + width, succeeded);
 			window_add(&breaker->failed, width, now, now + width, failed);
-			if (destination->breaker_failures == NO_LIMIT || failed == 0 ||
-				!too_many_failed(breaker, destination, now))
+			if (destination->breaker_failures == NO_LIMIT || failed == 0)
+				return false;
+			all_failed = window_sum(&breaker->failed, width, now);
+			calls = window_sum(&breaker->succeeded, width, now) + all_failed;
+			if (calls < MIN_CALLS || all_failed * WHOLE < calls * destination->breaker_failures)
 				return false;
 			break;
 		case BREAKER_OPEN:
