@@ -14,7 +14,7 @@
  * of its fence: a second ack is refused like one that is too late.  Either way
  * there is nothing left to do.
  *
- * Redelivery and purge lock the event's row first: see events.c.
+ * Redelivery and purge lock the event's row first: see README.md.
  */
 #include "postgres.h"
 

@@ -2,25 +2,7 @@
  * emit.c
  *	  idem_emit: an event into the outbox, in the caller's transaction.
  *
- * Without a claim an event is simply a new one.  With a claim its id follows
- * from the operation, when that was first claimed, destination, ordering key
- * and step (identity_of_event), and emitting it again finds it:
- *
- * - a replay returns the id and touches nothing;
- * - a later attempt, after one that committed the event and died, finds it by
- *	 its id, delivered or not; its first payload stands;
- * - of two transactions that emit one event at once, the later waits for the
- *	 end of the first, then finds the event there or not.  That is so too for a
- *	 stale owner's transaction that began before its lease was over: it can add
- *	 no second event to the new owner's;
- * - one transaction that emits the same event twice means two events, and is
- *	 refused: it has to name their steps.  It is recognised by the row, which it
- *	 has inserted or, where it found it, locked; so a ROLLBACK TO SAVEPOINT
- *	 makes it forget.
- *
- * Whether the claim is still its owner's is judged when the event is emitted.  A
- * transaction that also finishes the claim is judged there once more, and its
- * events go with it.
+ * README.md tells how an event of a claim is found when it is emitted again.
  *
  * Event and queue entry are written past the executor (rows.c) and nothing is
  * read through a snapshot, so emitting makes no transaction fail that would not

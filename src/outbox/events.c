@@ -2,25 +2,8 @@
  * events.c
  *	  The events of the outbox: the only file that opens their table.
  *
- * An event is inserted by idem_emit and changed only by idem_redact_event.  It is
- * purged when three things are true: its destination's retention is over, it is
- * not in the queue, and the operation it was emitted for will not execute again.
- *
- * The second can change: idem_redeliver brings a delivered event back.  Purge
- * and redelivery both lock the event's row first and look at the queue under
- * that lock, without a snapshot:
- *
- * - purge has the lock: redelivery waits, then finds the event gone (ID001), or
- *	 still there if the purge rolled back;
- * - redelivery has the lock: purge leaves the event;
- * - redelivery has committed: purge sees the entry in the queue.
- *
- * The third is what keeps an event's identity.  A later attempt of an operation
- * emits the same events again and has to find those of the attempt before, or
- * it would bring delivered ones back (see emit.c).  So they stay as long as the
- * record is accepted, processing, released or retryable; once it has its
- * outcome, or is gone, no attempt follows.  A record that gets its outcome while
- * purge looks only makes it wait for the next one.
+ * An event is inserted by idem_emit and changed only by idem_redact_event.
+ * README.md tells when it is purged, and how purge and redelivery meet.
  */
 #include "postgres.h"
 

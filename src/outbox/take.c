@@ -2,9 +2,7 @@
  * take.c
  *	  idem_take: events to deliver, leased to the caller.
  *
- * README.md tells the protocol: which entries a scan meets, how it skips and
- * defers those behind the first of their key, and what a lease that was not
- * answered means.
+ * README.md tells the protocol.
  *
  * A take chooses entries and locks them as it scans, and writes their leases at
  * the end, when it knows whether there is more than one.
