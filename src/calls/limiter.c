@@ -3,15 +3,14 @@
  *	  How a destination may be called right now, for all sessions together:
  *	  circuit breaker, calls in flight, retry budget.
  *
- * Shared memory has an entry for each destination of each database that was
- * asked about.  It is there only if the library was preloaded; without, C
- * callers are let through, idem_permit() and idem_report() raise an error.
- * It belongs to no transaction: what was let go has gone, whether the
- * transaction commits or not.  A restart of the server forgets it.
+ * Shared memory has an entry for each destination of each database that was asked
+ * about, if the library was preloaded; without, C callers are let through,
+ * idem_permit() and idem_report() raise an error.  It belongs to no transaction:
+ * what was let go has gone, whether the transaction commits or not.
  *
- * LOCK_LIMITER protects which entry is whose.  It is held shared while an
- * entry is used, so that the entry stays what it is; what is in it is
- * protected by its spinlock.  Under that nothing waits, allocates or raises.
+ * LOCK_LIMITER protects which entry is whose, and is held shared while one is used.
+ * What is in it is protected by its spinlock, under which nothing waits, allocates
+ * or raises.
  *
  * An entry may be given away (entries.c) at rest: breaker closed, nothing in
  * flight.  A destination that gets none goes without limits, which is counted,
@@ -19,17 +18,14 @@
  * neither fill memory, nor stop calls, nor switch off the limits of others.
  *
  * A call in flight takes a slot until it is reported by any session, its own
- * session ends, or PERMIT_LIFE is over.  Each backend counts the slots it has
- * taken and not released itself; an entry counts the reports of other backends.
- * On exit a backend releases the slots it still holds, minus those already
- * released by reports of other backends; each slot is released exactly once.
+ * session ends, or PERMIT_LIFE is over.  Each backend counts the slots it holds, an
+ * entry the reports by other backends.  On exit a backend releases what it holds
+ * less those: each slot is released exactly once.
  *
- * A leased event (limiter_reserve) takes a slot as long as its lease, whichever
- * backend took it: the session may end while another process sends it, and a
- * process may die whose session stays.  The slot is released when the event is
- * acknowledged or given back, or its take is undone; or lapses with the lease
- * (window.c).  What was not sent gives back all it took, in the one place where
- * calls end (limiter_end).
+ * A leased event takes a slot as long as its lease, whichever backend took it: the
+ * session may end while another process sends it, and a process may die whose
+ * session stays.  The slot is released when the event is answered for or its take is
+ * undone, or lapses with the lease (window.c).
  */
 #include "postgres.h"
 

@@ -109,19 +109,28 @@ ack(OutboxQueue *queue, const Hold *hold)
 	return true;
 }
 
+/* Acknowledges events.  Returns how many of them were held. */
+static int32
+acknowledge(const char *function, const Hold *holds, int n)
+{
+	int32		acknowledged = 0;
+	OutboxQueue queue;
+
+	call_require_writable(function);
+	queue_open(&queue);
+	for (int i = 0; i < n; i++)
+		acknowledged += ack(&queue, &holds[i]);
+	queue_close(&queue);
+	return acknowledged;
+}
+
 /* idem_ack(event_id, fence) */
 SQL_FUNCTION(idem_ack)
 {
-	OutboxQueue queue;
 	Hold		hold;
-	bool		done;
 
 	read_hold(fcinfo, "idem_ack", &hold);
-	call_require_writable("idem_ack()");
-	queue_open(&queue, true);
-	done = ack(&queue, &hold);
-	queue_close(&queue);
-	if (!done)
+	if (acknowledge("idem_ack()", &hold, 1) == 0)
 		refuse_not_held("acknowledge", &hold);
 	PG_RETURN_VOID();
 }
@@ -163,21 +172,10 @@ read_holds(FunctionCallInfo fcinfo, int *n)
 /* idem_ack_many(event_ids, fences) */
 SQL_FUNCTION(idem_ack_many)
 {
-	int32		acknowledged = 0;
-	OutboxQueue queue;
-	Hold	   *holds;
 	int			n;
+	Hold	   *holds = read_holds(fcinfo, &n);
 
-	holds = read_holds(fcinfo, &n);
-	call_require_writable("idem_ack_many()");
-	queue_open(&queue, true);
-	for (int i = 0; i < n; i++)
-	{
-		if (ack(&queue, &holds[i]))
-			acknowledged++;
-	}
-	queue_close(&queue);
-	PG_RETURN_INT32(acknowledged);
+	PG_RETURN_INT32(acknowledge("idem_ack_many()", holds, n));
 }
 
 typedef struct Refusal
@@ -283,7 +281,7 @@ SQL_FUNCTION(idem_nack)
 							   identity_text(&refusal.hold.event_id)),
 						errhint("Pass retryable => false for an event that was refused, attempted => false for one that was not sent."));
 	call_require_writable("idem_nack()");
-	queue_open(&queue, true);
+	queue_open(&queue);
 	done = nack(&queue, &refusal);
 	queue_close(&queue);
 	if (!done)
@@ -347,7 +345,7 @@ SQL_FUNCTION(idem_redeliver)
 				 errmsg("event %s cannot be redelivered: destination \"%s\" is read from the log",
 						identity_text(&id), settings->name),
 				 errhint("Its setting relay is log. Let the reader of the log begin at an earlier position.")));
-	queue_open(&queue, true);
+	queue_open(&queue);
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -371,7 +369,7 @@ SQL_FUNCTION(idem_discard)
 	OutboxEntry entry;
 
 	call_require_writable("idem_discard()");
-	queue_open(&queue, true);
+	queue_open(&queue);
 	do
 	{
 		CHECK_FOR_INTERRUPTS();

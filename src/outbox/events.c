@@ -145,7 +145,7 @@ SQL_FUNCTION(idem_redact_event)
 
 	call_require_writable("idem_redact_event()");
 	events_open(&events, true);
-	queue_open(&queue, true);
+	queue_open(&queue);
 	do
 	{
 		events_lock(&events, &id, &event);
@@ -310,7 +310,7 @@ purge_events(void *arg)
 
 	events_open(&purge.events, true);
 	purge.by_time = catalog_open_index(purge.events.rel, &by_time);
-	queue_open(&purge.queue, true);
+	queue_open(&purge.queue);
 	while (!is_full(&purge) && (more || next_destination(&purge)))
 	{
 		int64		removed = batch->removed;

@@ -90,10 +90,10 @@ typedef struct OutboxQueue
 	RowProbe   *look;
 	Relation	by_time;
 	Relation	by_key;
-	RowWriter  *writer;			/* NULL = read only */
+	RowWriter  *writer;
 } OutboxQueue;
 
-extern void queue_open(OutboxQueue *queue, bool for_writing);
+extern void queue_open(OutboxQueue *queue);
 extern void queue_close(OutboxQueue *queue);
 extern bool queue_find(OutboxQueue *queue, const pg_uuid_t *id, OutboxEntry *entry);
 extern bool queue_has(OutboxQueue *queue, const pg_uuid_t *id);

@@ -84,22 +84,19 @@ static const IndexShape by_key = {
 
 /* Locks are kept to the end of the transaction. */
 void
-queue_open(OutboxQueue *queue, bool for_writing)
+queue_open(OutboxQueue *queue)
 {
-	LOCKMODE	lockmode = for_writing ? RowExclusiveLock : AccessShareLock;
-
-	queue->rel = catalog_open(TABLE_OUTBOX_DUE, lockmode);
-	queue->look = rows_probe_begin(queue->rel, F_UUID_EQ, lockmode);
+	queue->rel = catalog_open(TABLE_OUTBOX_DUE, RowExclusiveLock);
+	queue->look = rows_probe_begin(queue->rel, F_UUID_EQ, RowExclusiveLock);
 	queue->by_time = catalog_open_index(queue->rel, &by_time);
 	queue->by_key = catalog_open_index(queue->rel, &by_key);
-	queue->writer = for_writing ? rows_writer_begin(queue->rel) : NULL;
+	queue->writer = rows_writer_begin(queue->rel);
 }
 
 void
 queue_close(OutboxQueue *queue)
 {
-	if (queue->writer)
-		rows_writer_end(queue->writer);
+	rows_writer_end(queue->writer);
 	index_close(queue->by_key, NoLock);
 	index_close(queue->by_time, NoLock);
 	rows_probe_end(queue->look);

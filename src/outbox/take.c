@@ -634,7 +634,7 @@ scan_within_grant(Take *take)
 {
 	PG_TRY();
 	{
-		queue_open(&take->queue, true);
+		queue_open(&take->queue);
 		events_open(&take->events, false);
 		scan(take);
 		lease_chosen(take);

@@ -304,9 +304,9 @@ write_container(Walk *walk, const JsonbContainer *container)
 }
 
 /*
- * Appends to text the canonical text of a value that reshape_params() returned.
- * Raises 22032 for a number that cannot be a double where norm asks for one,
- * 54001 for too deep nesting, 54000 beyond 1 GB.
+ * Appends the canonical text of a value that reshape_params() returned.  Raises
+ * 22032 for a number that cannot be a double where norm asks for one, 54001 for too
+ * deep nesting, 54000 beyond 1 GB.
  */
 void
 canonical_append(StringInfo text, const Jsonb *reshaped,
@@ -325,11 +325,7 @@ canonical_append(StringInfo text, const Jsonb *reshaped,
 void
 canonical_text(Jsonb *params, const Normalisation *norm, StringInfo text)
 {
-	Jsonb	   *reshaped = reshape_params(params, norm);
-
-	canonical_append(text, reshaped, norm);
-	if (reshaped != params)
-		pfree(reshaped);
+	canonical_append(text, reshape_params(params, norm), norm);
 }
 
 /*
