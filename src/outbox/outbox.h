@@ -78,6 +78,7 @@ typedef struct OutboxEntry
 	Datum		error;			/* the last one, jsonb; (Datum) 0 = none */
 
 	/* where and how it was found; not stored */
+	HeapTuple	tuple;			/* that it points into */
 	ItemPointerData tid;
 	TransactionId xmin;			/* of the transaction that wrote this version */
 	bool		in_flight;		/* that one is another, open transaction */

@@ -46,6 +46,7 @@ entry_from_tuple(Relation rel, HeapTuple tuple, OutboxEntry *entry)
 	entry->ordering_key = row_next_text(&row);
 	entry->reason = row_next_text(&row);
 	entry->error = row_next(&row);
+	entry->tuple = tuple;
 	entry->tid = tuple->t_self;
 	entry->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 }

@@ -16,11 +16,11 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/datum.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
@@ -46,7 +46,6 @@
 typedef struct Source
 {
 	RowScan    *scan;
-	MemoryContext context;		/* of the entry */
 	OutboxEntry entry;			/* due NEVER if there is none that is due */
 } Source;
 
@@ -259,22 +258,18 @@ put_event(Take *take, const OutboxEntry *entry, const OutboxEvent *event)
 	row_put(take->fcinfo, &row);
 }
 
-/* Returns a copy of an entry that lasts as long as the scan. */
+/* Adds an entry to those chosen.  Its tuple stays with it. */
 static OutboxEntry *
-keep_entry(Take *take, const OutboxEntry *entry)
+keep_entry(Take *take, OutboxEntry *entry)
 {
 	MemoryContext caller = MemoryContextSwitchTo(take->context);
-	OutboxEntry *copy = palloc(sizeof(OutboxEntry));
+	OutboxEntry *kept = palloc(sizeof(OutboxEntry));
 
-	*copy = *entry;
-	copy->destination = DatumGetTextPCopy(PointerGetDatum(entry->destination));
-	if (entry->ordering_key)
-		copy->ordering_key = DatumGetTextPCopy(PointerGetDatum(entry->ordering_key));
-	if (entry->error != (Datum) 0)
-		copy->error = datumCopy(entry->error, false, -1);
-	take->chosen = lappend(take->chosen, copy);
+	*kept = *entry;
+	entry->tuple = NULL;
+	take->chosen = lappend(take->chosen, kept);
 	MemoryContextSwitchTo(caller);
-	return copy;
+	return kept;
 }
 
 /* Why an entry goes whose event does not exist. */
@@ -282,7 +277,7 @@ static const char event_lost[] = "event is gone";
 
 /* Chooses an entry that is locked.  Returns NULL, or why it cannot be. */
 static const char *
-choose_entry(Take *take, const OutboxEntry *found)
+choose_entry(Take *take, OutboxEntry *found)
 {
 	const char *reason = used_up(take, found);
 	TimestampTz now = take->start.now;
@@ -366,7 +361,11 @@ choose_behind(Take *take, const OutboxEntry *head)
 
 	for (int n = 1; n < take->per_key && wants_more(take);)
 	{
-		if (!queue_scan_next(scan, &next))
+		MemoryContext caller = MemoryContextSwitchTo(take->context);
+		bool		found = queue_scan_next(scan, &next);
+
+		MemoryContextSwitchTo(caller);
+		if (!found)
 			break;
 		if (is_free(&next) && next.state == QUEUE_DEAD && take->settings->skip_dead_head)
 			continue;
@@ -442,13 +441,15 @@ consider(Take *take, OutboxEntry *entry)
 static void
 fetch(Take *take, Source *source)
 {
-	MemoryContext caller = MemoryContextSwitchTo(source->context);
 	OutboxEntry *entry = &source->entry;
 
-	MemoryContextReset(source->context);
+	if (entry->tuple)
+		heap_freetuple(entry->tuple);
 	if (!queue_scan_next(source->scan, entry))
+	{
+		entry->tuple = NULL;
 		entry->due_at = NEVER;
-	MemoryContextSwitchTo(caller);
+	}
 	take->first_left = Min(take->first_left, entry->due_at);
 	if (entry->state != QUEUED && entry->due_at > take->start.now)
 	{
@@ -487,9 +488,8 @@ scan_range(Take *take, TimestampTz from, TimestampTz to)
 	{
 		sources[i].scan = queue_scan_begin(&take->queue, take->destination,
 										   source_states[i], from);
-		sources[i].context = AllocSetContextCreate(caller, "idempotency take source",
-												   ALLOCSET_SMALL_SIZES);
 		sources[i].entry.state = source_states[i];
+		sources[i].entry.tuple = NULL;
 		fetch(take, &sources[i]);
 	}
 	while (wants_more(take) && (source = earliest(sources))->entry.due_at < to)
@@ -502,10 +502,7 @@ scan_range(Take *take, TimestampTz from, TimestampTz to)
 		fetch(take, source);
 	}
 	for (int i = 0; i < N_SOURCES; i++)
-	{
 		rows_scan_end(sources[i].scan);
-		MemoryContextDelete(sources[i].context);
-	}
 	return wants_more(take) ? DT_NOBEGIN : stopped;
 }
 
