@@ -148,7 +148,7 @@ extern void queue_start_init(void);
 extern TimestampTz queue_start_assign(const char *destination, int64 delay);
 extern void queue_start_assigned(const char *destination);
 extern void queue_start_moved(const char *destination);
-extern void queue_start_removed(const char *destination, TimestampTz due_at);
+extern void queue_start_removed(TimestampTz due_at);
 extern void queue_start_begin(OutboxStart *start, const char *destination, Oid queue);
 extern void queue_start_end(const OutboxStart *start, TimestampTz first_left,
 							TimestampTz position, TimestampTz revisit_at);

@@ -356,7 +356,7 @@ queue_reschedule(OutboxQueue *queue, OutboxEntry *entry, char state, int64 delay
 	(void) queue_key_lock(entry, true);
 	if (to_end_of_key && entry->ordering_key)
 		entry->place = next_place(queue, entry);
-	queue_start_removed(destination, entry->due_at);
+	queue_start_removed(entry->due_at);
 	entry->due_at = queue_start_assign(destination, delay);
 	(void) rows_writer_update(queue->writer, &entry->tid,
 							  tuple_from_entry(queue->rel, entry));
@@ -372,7 +372,7 @@ queue_move_to_dead(OutboxQueue *queue, OutboxEntry *entry, const char *reason)
 	entry->reason = cstring_to_text(reason);
 	entry->dead_at = GetCurrentTimestamp();
 	entry->lease_until = entry->again_at = NEVER;
-	queue_start_removed(text_to_cstring(entry->destination), entry->due_at);
+	queue_start_removed(entry->due_at);
 	entry->due_at = NEVER;
 	queue_update(queue, entry);
 }
@@ -381,7 +381,7 @@ queue_move_to_dead(OutboxQueue *queue, OutboxEntry *entry, const char *reason)
 RowChange
 queue_delete(OutboxQueue *queue, const OutboxEntry *found)
 {
-	queue_start_removed(text_to_cstring(found->destination), found->due_at);
+	queue_start_removed(found->due_at);
 	return rows_delete(queue->rel, &found->tid, true);
 }
 

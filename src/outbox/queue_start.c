@@ -60,9 +60,8 @@ static EntryTable marks[OUTBOX_STRIPES];
 /* Stripes to wake when this transaction commits. */
 static uint64 to_wake = 0;
 
-/* The first due time this transaction has removed an entry from, by stripe. */
-static TimestampTz removed[OUTBOX_STRIPES];
-static bool any_removed = true; /* or the array is not made ready yet */
+/* The first due time this transaction has removed an entry from, of any destination. */
+static TimestampTz first_removed = NEVER;
 
 /* The stripe this session waits for; -1 = none. */
 static int	waiting = -1;
@@ -203,31 +202,13 @@ queue_start_moved(const char *destination)
 }
 
 /*
- * This transaction is about to take an entry away from its due time.  A
- * ROLLBACK TO SAVEPOINT need not take that back: what is noted only holds the
- * low-water mark.
+ * This transaction is about to take an entry away from its due time.  A ROLLBACK TO
+ * SAVEPOINT need not take that back: what is noted only holds low-water marks.
  */
 void
-queue_start_removed(const char *destination, TimestampTz due_at)
+queue_start_removed(TimestampTz due_at)
 {
-	int			stripe;
-
-	if (stripes == NULL)
-		return;
-	stripe = stripe_of(destination);
-	removed[stripe] = Min(removed[stripe], due_at);
-	any_removed = true;
-}
-
-/* What this transaction has removed is gone for all, or is back. */
-static void
-forget_removed(void)
-{
-	if (!any_removed)
-		return;
-	for (int i = 0; i < OUTBOX_STRIPES; i++)
-		removed[i] = NEVER;
-	any_removed = false;
+	first_removed = Min(first_removed, due_at);
 }
 
 /* The mark may be NULL, or of another table.  The caller must hold the lock. */
@@ -324,7 +305,7 @@ queue_start_end(const OutboxStart *start, TimestampTz first_left,
 	{
 		if (start->may_raise &&
 			pg_atomic_read_u64(&stripes[start->stripe].moves) == start->moves)
-			mark->low = Min(Min(first_left, start->high), removed[start->stripe]);
+			mark->low = Min(Min(first_left, start->high), first_removed);
 		mark->resume = position;
 		mark->revisit_at = revisit_at;
 	}
@@ -358,7 +339,7 @@ queue_start_xact_callback(XactEvent event, void *arg)
 		event != XACT_EVENT_PREPARE)
 		return;
 	queue_start_wait_end();
-	forget_removed();
+	first_removed = NEVER;		/* it is gone for all, or is back */
 	for (int i = 0; to_wake != 0; i++, to_wake >>= 1)
 	{
 		if ((to_wake & 1) == 0 || event != XACT_EVENT_COMMIT)
@@ -372,7 +353,6 @@ queue_start_xact_callback(XactEvent event, void *arg)
 void
 queue_start_init(void)
 {
-	forget_removed();
 	RegisterXactCallback(queue_start_xact_callback, NULL);
 }
 
