@@ -319,18 +319,9 @@ canonical_append(StringInfo text, const Jsonb *reshaped,
 }
 
 /*
- * The same for any params, which must be detoasted.  Raises 22032 also for a string
- * that is not valid in the encoding of the database.
- */
-void
-canonical_text(Jsonb *params, const Normalisation *norm, StringInfo text)
-{
-	canonical_append(text, reshape_params(params, norm), norm);
-}
-
-/*
- * Stores the IDEM_DIGEST_LEN bytes of the digest of canonical_text().  norm may be
- * NULL: exact numbers, nothing else.
+ * Stores the IDEM_DIGEST_LEN bytes of the digest of the canonical text of params,
+ * which must be detoasted.  norm may be NULL: exact numbers, nothing else.  Raises
+ * 22032 also for a string that is not valid in the encoding of the database.
  */
 void
 canonical_fingerprint(Jsonb *params, const Normalisation *norm, uint8 *digest)

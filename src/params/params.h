@@ -73,7 +73,6 @@ extern void identity_of_event(const pg_uuid_t *operation_id, TimestampTz claimed
 
 /* canonical.c */
 extern void canonical_fingerprint(Jsonb *params, const Normalisation *norm, uint8 *digest);
-extern void canonical_text(Jsonb *params, const Normalisation *norm, StringInfo text);
 extern void canonical_append(StringInfo text, const Jsonb *reshaped, const Normalisation *norm);
 
 extern bool json_exceeds(Jsonb *value, int64 max_bytes);

@@ -28,16 +28,26 @@ all_ascii(const char *string, int len)
 }
 
 /*
- * Returns string, which is not empty, in UTF-8, allocated; NULL if some of it has no
- * such form.  Raises 42883 for an encoding without conversion (MULE_INTERNAL).
+ * Returns the UTF-8 form of len bytes in server encoding: the same pointer where
+ * nothing has to change, allocated memory otherwise, NULL where there is none.
+ * Raises 42883 for an encoding without conversion (MULE_INTERNAL).
  */
-static char *
-convert(const char *string, int len, int encoding, int *utf8_len)
+char *
+utf8_from_server(const char *string, int len, int *utf8_len)
 {
-	Oid			proc = FindDefaultConversionProc(encoding, PG_UTF8);
+	int			encoding = GetDatabaseEncoding();
 	Size		room = (Size) len * MAX_CONVERSION_GROWTH + 1;
 	char	   *utf8;
+	Oid			proc;
 
+	Assert(memchr(string, '\0', len) == NULL);
+	*utf8_len = len;
+	if (encoding == PG_UTF8 || all_ascii(string, len))
+		return unconstify(char *, string);
+	if (encoding == PG_SQL_ASCII)
+		return pg_verify_mbstr(PG_UTF8, string, len, true) ?
+			unconstify(char *, string) : NULL;
+	proc = FindDefaultConversionProc(encoding, PG_UTF8);
 	if (!OidIsValid(proc))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_FUNCTION),
@@ -50,23 +60,4 @@ convert(const char *string, int len, int encoding, int *utf8_len)
 		return NULL;
 	*utf8_len = strlen(utf8);
 	return utf8;
-}
-
-/*
- * Returns the UTF-8 form of len bytes in server encoding: the same pointer where
- * nothing has to change, allocated memory otherwise, NULL where there is none.
- */
-char *
-utf8_from_server(const char *string, int len, int *utf8_len)
-{
-	int			encoding = GetDatabaseEncoding();
-
-	Assert(memchr(string, '\0', len) == NULL);
-	*utf8_len = len;
-	if (encoding == PG_UTF8 || all_ascii(string, len))
-		return unconstify(char *, string);
-	if (encoding == PG_SQL_ASCII)
-		return pg_verify_mbstr(PG_UTF8, string, len, true) ?
-			unconstify(char *, string) : NULL;
-	return convert(string, len, encoding, utf8_len);
 }

@@ -67,12 +67,14 @@ fingerprint(Jsonb *params, const Normalisation *norm)
 SQL_FUNCTION(idem_canonical)
 {
 	StringInfoData utf8;
+	const Normalisation *norm;
 
 	if (PG_ARGISNULL(0))
 		PG_RETURN_NULL();
 	initStringInfo(&utf8);
-	canonical_text(PG_GETARG_JSONB_P(0), access_normalisation(fcinfo, ARG_TEXT(1)), &utf8);
-	appendStringInfoChar(&utf8, '\0');	/* canonical_text() leaves none */
+	norm = access_normalisation(fcinfo, ARG_TEXT(1));
+	canonical_append(&utf8, reshape_params(PG_GETARG_JSONB_P(0), norm), norm);
+	appendStringInfoChar(&utf8, '\0');	/* canonical_append() leaves none */
 	PG_RETURN_TEXT_P(cstring_to_text(pg_any_to_server(utf8.data, utf8.len - 1, PG_UTF8)));
 }
 
