@@ -157,10 +157,9 @@ CLAIM = {
         "if (work.tries < policy->reconcile_attempts)",
         "if (work.tries <= policy->reconcile_attempts)"),
     "reconciled_before_it_is_due": (
-        "reconcile reconcile_twice",
+        "reconcile 023_between_looks",
         "\t\twork.due_at <= GetCurrentTimestamp() &&\n",
-        "",
-        "the scan has just asked that; meanwhile another reconciler would have to commit its note"),
+        ""),
     "reconciler_without_lock": (
         "reconcile_twice",
         "if (!open_claim_lock(&entry->id))\n\t\treturn false;\n\n\t/* probe again",
@@ -182,10 +181,9 @@ CLAIM = {
         "rec->releases = rec->attempt;\n\trec->reopened_at = now;\n\trec->not_before",
         "rec->reopened_at = now;\n\trec->not_before"),
     "handed_out_to_anybody": (
-        "rights access tiers",
+        "access 023_between_looks",
         "TransactionIdIsValid(rec->changer) ||\n\t\t!access_permits(call->policy, &call->who, BIND_WORKER))",
-        "TransactionIdIsValid(rec->changer))",
-        "only what the caller may use is scanned; this is for settings that change meanwhile"),
+        "TransactionIdIsValid(rec->changer))"),
     "purged_is_in_progress": (
         "status_snapshot purge_claim",
         "!status->held && !status->rec.being_deleted &&",
@@ -335,8 +333,7 @@ RECORD = {
     "outdated_end_stays": (
         "segments",
         "(range->latest == NEVER && exact->latest != NEVER) ||",
-        "",
-        "forget_ranges_over() reads the rows of a range whose summary has no end: it costs a reading each time"),
+        ""),
     "part_of_a_range": (
         "purge_ranges",
         "if (!range->known && range->end - range->first == ranges->blocks_per_range &&",

@@ -221,4 +221,13 @@ SELECT idem_unsure(idem_claim('pace', 'unsure', lease => '1 h'));
 SELECT ok((idem_claim('pace', 'unsure')).retry_after > '0', 'S03: unknown carries retry_after'), ok((idem_status('pace', 'unsure')).retry_after > '0', 'S03: from status too'),
 	ok((idem_reconcile('pace')).retry_after > '0', 'S03: and to a reconciler');
 
+-- of a session's own principal, too, what is not due is left alone, whatever its limits say
+SELECT idem_define('own', '{"principal_setting": "app.tenant"}');
+SET app.tenant = 'acme';
+SELECT idem_accept('own', 'k', principal => 'acme', delay => '1 h') \g /dev/null
+SELECT idem_define('own', '{"deadline": "1 us"}');
+SELECT is(count(*), 0::bigint, 'nothing to start') FROM idem_start_next('own', 10, '1 h');
+SELECT is(count(*), 1::bigint, 'nor to end') FROM idempotency_internal.open_work WHERE operation = 'own';
+RESET app.tenant;
+
 SELECT finish();

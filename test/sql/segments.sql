@@ -163,5 +163,24 @@ DROP ROLE regress_idem_segments;
 SELECT idem_complete(c, (SELECT jsonb_agg(md5(i::text)) FROM generate_series(1, 300) i)) FROM generate_series(1, 1500) n, idem_claim('gone', pg_temp.v7(655 * 21600000::bigint + n, n)) c \g /dev/null
 SELECT is(idem_purge(), 1500::bigint, 'with what is stored beside them'), is(pg_total_relation_size(reltoastrelid), 8192::bigint, 'that is empty too') FROM pg_class WHERE oid = pg_temp.segment(15);
 
+-- A summary says that a row has no end until it is made anew: once, when none has
+SELECT format('TRUNCATE %s, idempotency_internal.open_work', string_agg(place::text, ', ')) FROM pg_temp.tables_of_records() place \gexec
+CREATE FUNCTION pg_temp.ranges_without_end(segment regclass) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+	plan json;
+BEGIN
+	SET LOCAL enable_seqscan = off;
+	EXECUTE format('EXPLAIN (ANALYZE, FORMAT json) SELECT FROM %s WHERE forget_at IS NULL', segment) INTO plan;
+	RETURN (plan->0->'Plan'->>'Lossy Heap Blocks')::int / 16;
+END $$;
+SELECT idem_define('later', '{"retention": "1 day"}');
+SELECT fence FROM idem_claim('later', pg_temp.v7(656 * 21600000::bigint), lease => '1 h') \gset
+SELECT pg_temp.fill('later', 640 + 16, 4000);
+SELECT idem_purge();
+SELECT pg_temp.ranges_without_end(pg_temp.segment(16)) AS before \gset
+SELECT idem_complete_key('later', pg_temp.v7(656 * 21600000::bigint), :fence);
+SELECT idem_purge();
+SELECT is(pg_temp.ranges_without_end(pg_temp.segment(16)), :before - 1, 'the summary of a row that had no end is made anew');
+
 SELECT format('TRUNCATE %s, idempotency_internal.open_work', string_agg(place::text, ', ')) FROM pg_temp.tables_of_records() place \gexec
 SELECT * FROM finish();

@@ -5,7 +5,7 @@
 #   $session->send("SELECT idem_complete_key(...)");
 #   $debugger->wait_until_stopped($session);
 #   kill_server($node);
-#   $debugger->quit;
+#   $debugger->quit;                     or $debugger->let_go, and the call goes on
 #
 # A path of functions is reached one after the other: the first XLogInsertRecord
 # within or after the first heap_insert of that call.  The backend stands before
@@ -110,7 +110,19 @@ sub read_until
 	return;
 }
 
-# What it holds goes on, if it is still there.
+# What it holds goes on.
+sub let_go
+{
+	my ($self) = @_;
+
+	$self->{out} = '';
+	$self->command('detach' . "\n" . 'echo --- detached ---\n');
+	$self->read_until(qr/^--- detached ---$/m);
+	$self->quit;
+	return;
+}
+
+# What it holds has gone.
 sub quit
 {
 	my ($self) = @_;
