@@ -82,5 +82,23 @@ SELECT idem_ack(event_id, fence) FROM idempotency_internal.outbox_due WHERE dest
 SELECT idem_discard(event_id) FROM idem_dead_letter WHERE destination = 'lot';
 SELECT is(pg_temp.lot(), 'a3 a4', 'as long as it is there');
 DELETE FROM idempotency_internal.outbox_due WHERE destination = 'lot';
+-- one of them is lost
+SET client_min_messages = error;
+SELECT count(idem_emit('lot', to_jsonb('b' || n), 'b')) AS emitted FROM generate_series(1, 3) n \gset
+DELETE FROM idempotency_internal.outbox WHERE payload = '"b2"';
+SELECT is(pg_temp.lot(), 'b1 b3', 'one that is lost does not keep those behind it');
+RESET client_min_messages;
+-- one whose lease is over, not answered: it comes alone, so not behind another
+SELECT count(idem_emit('lot', to_jsonb('c' || n), CASE WHEN n < 3 THEN 'c' END)) AS emitted FROM generate_series(1, 3) n \gset
+SELECT event_id AS c1, fence AS c1_fence FROM idem_take('lot') \gset
+SELECT is(e.payload, '"c3"', 'the second of a key waits') FROM idem_take('lot', 1, '1 us') e;
+SELECT idem_ack(:'c1', :c1_fence);
+SELECT is(pg_temp.lot(), 'c2', 'then it comes first'), is(pg_temp.lot(), 'c3', 'and what may have gone wrong alone');
+-- one that is used up when those behind it have been passed by
+SELECT count(idem_emit('lot', to_jsonb('d' || n), 'd')) AS emitted FROM generate_series(1, 2) n \gset
+SELECT idem_nack(event_id, fence, NULL) FROM idem_take('lot');
+SELECT idem_destination_define('lot', '{"max_attempts": 1, "skip_dead_head": true}');
+SELECT is(pg_temp.lot(), 'nothing', 'the first is given up'), is(pg_temp.lot(), 'd2', 'and the second can go');
+DELETE FROM idempotency_internal.outbox_due WHERE destination = 'lot';
 DELETE FROM idempotency_internal.destination WHERE destination = 'lot';
 SELECT finish();

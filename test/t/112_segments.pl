@@ -236,6 +236,7 @@ is(value('SELECT file_of(9)'), $file, 'it empties nothing');
 value('SET synchronous_commit = off; ALTER SYSTEM RESET synchronous_standby_names');
 value('SELECT pg_reload_conf()');
 $waiting->result;
+$waiting->quit;
 is(value('SET synchronous_commit = local; SELECT idem_purge()'), 2000, 'one that need not wait');
 isnt(value('SELECT file_of(9)'), $file, 'does');
 
