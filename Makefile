@@ -17,7 +17,7 @@ TOP := $(dir $(firstword $(MAKEFILE_LIST)))
 EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" $(TOP)idempotency.control)
 
 # The files of src/, by folder; src/README.md is the map and has the layer rule.
-SERVER = catalog node rows json sort subtransaction shmem entries
+SERVER = catalog rows json sort subtransaction shmem entries
 PARAMS = identity canonical number normalise reshape json_text utf8 digest
 SETTINGS = params_functions setting_types operation_settings settings_row \
 	access call request_log define destination

@@ -631,7 +631,7 @@ claim_decide(Claim *claim)
 void
 claim_refuse_on_worker_node(const Call *call)
 {
-	if (guc_allow_on_worker_nodes || place_used() || !node_is_worker())
+	if (guc_allow_on_worker_nodes || !place_on_worker_node())
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

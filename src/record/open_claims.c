@@ -137,11 +137,6 @@ static ProcessUtility_hook_type previous_process_utility = NULL;
 
 static void open_claim_xact_callback(XactEvent event, void *arg);
 
-/*----
- * The lock of an id.
- *----
- */
-
 static void
 set_locktag(LOCKTAG *tag, const pg_uuid_t *id)
 {
@@ -236,11 +231,6 @@ open_claim_holder_of_xid(TransactionId xid, int32 *holder)
 	*holder = BackendXidGetPid(SubTransGetTopmostTransaction(xid));
 	return *holder > 0 || TransactionIdIsInProgress(xid);
 }
-
-/*----
- * The open claims.
- *----
- */
 
 bool
 open_claim_has_room(void)
@@ -639,11 +629,6 @@ repeated_undone(UndoEntry *entry)
 {
 	entry->level = 0;
 }
-
-/*----
- * Asked before the end.
- *----
- */
 
 /* SET CONSTRAINTS ALL IMMEDIATE asks now what COMMIT would ask. */
 static bool

@@ -49,6 +49,9 @@
  * What was found is valid as long as the lock is held; a rollback to a savepoint
  * that releases it forgets it, too.
  *
+ * Without idem_distribute() each node has records of its own: one key would execute
+ * once on each, so claims are made on the coordinator only.
+ *
  * From one table to the other
  * ---------------------------
  * idem_distribute() locks all tables of records against everything while it moves
@@ -59,6 +62,8 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/pg_namespace.h"
@@ -92,17 +97,36 @@ found_undone(UndoEntry *entry)
 	pfree(dlist_container(FoundPlace, entry.node, &entry->node));
 }
 
-/* Registers callbacks.  Once, at load. */
+/* Once, at load. */
 void
 place_init(void)
 {
 	undo_register(&all_found);
 }
 
-/*----
- * What is asked.
- *----
- */
+/* Is this a node on which no claim may be made? */
+bool
+place_on_worker_node(void)
+{
+	Relation	rel;
+	AttrNumber	column;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		isnull = true;
+	Datum		number = (Datum) 0;
+
+	if (place_used() || !catalog_has(RARE_NODE))
+		return false;
+	rel = table_open(catalog_find_rare(RARE_NODE), AccessShareLock);
+	column = get_attnum(RelationGetRelid(rel), "groupid");
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple) && column != InvalidAttrNumber)
+		number = heap_getattr(tuple, column, RelationGetDescr(rel), &isnull);
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return !isnull && DatumGetInt32(number) != 0;	/* 0 = the coordinator */
+}
 
 /*
  * Asks for the shard of a principal, or for those that are here if it is NULL, with
@@ -225,11 +249,6 @@ place_here(void)
 		list = lappend(list, first_place(places) + i);
 	return list;
 }
-
-/*----
- * The tables of shards.
- *----
- */
 
 /*
  * Opens the table of a shard that is like TABLE_RECORD or TABLE_OPEN_WORK, checked.

@@ -583,11 +583,6 @@ empty_next_segment(PurgeBatch *batch)
 	return false;
 }
 
-/*----
- * A batch.
- *----
- */
-
 /*
  * Removes one batch of forgotten records, or of delivered events past their
  * retention, without waiting for others.  What empties a segment does nothing else,

@@ -9,11 +9,6 @@
 
 #define FAULT_TEXT_MAX 256
 
-/*----
- * Records.
- *----
- */
-
 /* As stored.  unknown and expired are computed when read: record_state.c. */
 #define RECORD_ACCEPTED		'a'
 #define RECORD_PROCESSING	'p'
@@ -86,6 +81,7 @@ typedef struct Place
 } Place;
 
 extern void place_init(void);
+extern bool place_on_worker_node(void);
 extern Place place_of(const char *principal);
 extern List *place_here(void);
 extern Relation place_open(Table like, int64 shard, LOCKMODE lockmode);

@@ -65,7 +65,7 @@ typedef enum Table
 typedef enum RareTable
 {
 	RARE_PLACED_RECORD,			/* see record/place.c */
-	RARE_NODE,					/* of a sharding extension: see node.c */
+	RARE_NODE,					/* says which node of a cluster this is */
 	N_RARE_TABLES
 } RareTable;
 
@@ -95,9 +95,6 @@ extern void catalog_check_placed(Relation rel, Table like);
 extern Relation catalog_open_index(Relation rel, const IndexShape *shape);
 extern bool catalog_changed(Table table);
 extern Datum catalog_call(const char *name, int n, const Oid *types, const Datum *values);
-
-/* node.c */
-extern bool node_is_worker(void);
 
 /* rows.c */
 typedef enum ProbeResult

@@ -7,10 +7,6 @@
 
 #include "record/record.h"
 
-/*----
- * Runs of the worker.
- *----
- */
 typedef enum RunOutcome
 {
 	RUN_NEVER,					/* not been there yet */
