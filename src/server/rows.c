@@ -121,17 +121,19 @@ rows_form(TupleDesc desc, int n, Datum *values, bool *nulls)
 	return heap_form_tuple(desc, all_values, all_nulls);
 }
 
-/* The same the other way round: values and nulls have room for n columns. */
+/* Begins to read the first n columns of a tuple. */
 void
-rows_deform(Relation rel, HeapTuple tuple, int n, Datum *values, bool *nulls)
+row_begin(RowValues *row, Relation rel, HeapTuple tuple, int n)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 
+	Assert(n <= lengthof(row->values));
+	row->n = 0;
 	if (desc->natts == n)
-		heap_deform_tuple(tuple, desc, values, nulls);
+		heap_deform_tuple(tuple, desc, row->values, row->nulls);
 	else
 		for (int i = 0; i < n; i++)
-			values[i] = heap_getattr(tuple, i + 1, desc, &nulls[i]);
+			row->values[i] = heap_getattr(tuple, i + 1, desc, &row->nulls[i]);
 }
 
 /*

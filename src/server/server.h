@@ -188,17 +188,6 @@ row_add_time(RowValues *row, TimestampTz at)
 	row_add(row, at != NEVER && at != DT_NOBEGIN, TimestampTzGetDatum(at));
 }
 
-extern void rows_deform(Relation rel, HeapTuple tuple, int n, Datum *values, bool *nulls);
-
-/* Begins to read the first n columns of a tuple. */
-static inline void
-row_begin(RowValues *row, Relation rel, HeapTuple tuple, int n)
-{
-	Assert(n <= lengthof(row->values));
-	rows_deform(rel, tuple, n, row->values, row->nulls);
-	row->n = 0;
-}
-
 /* Returns the next column; zero if it is NULL. */
 static inline Datum
 row_next(RowValues *row)
@@ -228,6 +217,7 @@ row_next_time(RowValues *row, TimestampTz otherwise)
 	return isnull ? otherwise : DatumGetTimestampTz(value);
 }
 
+extern void row_begin(RowValues *row, Relation rel, HeapTuple tuple, int n);
 extern HeapTuple rows_form(TupleDesc desc, int n, Datum *values, bool *nulls);
 extern RowProbe *rows_probe_begin(Relation heap, RegProcedure equal, LOCKMODE lockmode);
 extern ProbeResult rows_probe(RowProbe *probe, Datum key);
