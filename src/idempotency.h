@@ -19,10 +19,7 @@
 	Datum \
 	name(PG_FUNCTION_ARGS)
 
-/*----
- * SQLSTATEs of our own.
- *----
- */
+/* SQLSTATEs of our own. */
 #define ERRCODE_IDEM_NO_CLAIM		MAKE_SQLSTATE('I','D','0','0','1')
 #define ERRCODE_IDEM_NOT_YOURS		MAKE_SQLSTATE('I','D','0','0','2')
 #define ERRCODE_IDEM_LEFT_OPEN		MAKE_SQLSTATE('I','D','0','0','3')

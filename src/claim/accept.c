@@ -75,9 +75,7 @@ REQUEST_FUNCTION(idem_accept, "accept")
 	int64		deadline;
 
 	claim_begin(&claim, fcinfo, &kind_accept, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(3));
-	claim_set_fingerprint(&claim,
-						  PG_ARGISNULL(2) ? NULL : PG_GETARG_JSONB_P(2),
-						  PG_ARGISNULL(4) ? NULL : PG_GETARG_BYTEA_PP(4));
+	claim_read_params(&claim, fcinfo, 2, 4);
 	claim.delay = claim_interval(fcinfo, 5, "delay", &claim.call, 0);
 	deadline = claim.call.policy->deadline;
 	if (claim.delay > 0 && deadline != NO_LIMIT && claim.delay >= deadline)

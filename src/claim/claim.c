@@ -562,8 +562,7 @@ count_and_log(const Claim *claim)
 	else if (verdict == VERDICT_EXECUTE && claim->effective == EFFECTIVE_RUNNING)
 		counter = COUNT_HANDED_AGAIN;
 	else if (verdict == VERDICT_EXECUTE &&
-			 (claim->effective == EFFECTIVE_RETRYABLE || claim->effective == EFFECTIVE_OVERRUN ||
-			  claim->effective == EFFECTIVE_RELEASED))
+			 (1 << claim->effective) & (IF(RETRYABLE) | IF(OVERRUN) | IF(RELEASED)))
 		counter = COUNT_EXECUTED_AGAIN;
 	else if (verdict == VERDICT_REPLAY && claim->answer.state == STATE_FAILED)
 		counter = COUNT_REPLAYED_FAILED;
@@ -708,11 +707,17 @@ claim_run(Claim *claim)
 	store_close(&store);
 }
 
-/* Takes the fingerprint the caller made, or makes it from params.  Raises 22023. */
+/*
+ * Takes the fingerprint the caller made, or makes it from params: arguments of those
+ * numbers, 0 = not taken.  Raises 22023.
+ */
 void
-claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given)
+claim_read_params(Claim *claim, FunctionCallInfo fcinfo, int argno, int fingerprint)
 {
 	const Policy *policy = claim->call.policy;
+	Jsonb	   *params = PG_ARGISNULL(argno) ? NULL : PG_GETARG_JSONB_P(argno);
+	bytea	   *given = fingerprint == 0 || PG_ARGISNULL(fingerprint) ? NULL :
+	PG_GETARG_BYTEA_PP(fingerprint);
 
 	if (given && params)
 		call_refuse(&claim->call, ERRCODE_INVALID_PARAMETER_VALUE,
@@ -802,9 +807,7 @@ REQUEST_FUNCTION(idem_claim, "claim")
 	claim.lease = claim_lease(fcinfo, 4, &claim.call);
 	claim.wait = claim_interval(fcinfo, 5, "wait", &claim.call, claim.wait);
 	claim.owner = claim_owner(fcinfo, 6, &claim.call);
-	claim_set_fingerprint(&claim,
-						  PG_ARGISNULL(2) ? NULL : PG_GETARG_JSONB_P(2),
-						  PG_ARGISNULL(7) ? NULL : PG_GETARG_BYTEA_PP(7));
+	claim_read_params(&claim, fcinfo, 2, 7);
 	claim_run(&claim);
 	return answer_datum(fcinfo, &claim.answer);
 }

@@ -7,10 +7,7 @@
 
 #include "record/record.h"
 
-/*----
- * Answers.  Enum values are indexes into the label arrays of answer.c.
- *----
- */
+/* The values of enums are indexes into the labels of answer.c. */
 typedef enum Verdict
 {
 	VERDICT_EXECUTE,
@@ -139,7 +136,8 @@ extern void claim_begin(Claim *claim, FunctionCallInfo fcinfo,
 extern void claim_handle(FunctionCallInfo fcinfo, int argno, const char *verb,
 						 bool or_replay, Call *call, DecodedAnswer *decoded);
 extern void claim_refuse_on_worker_node(const Call *call);
-extern void claim_set_fingerprint(Claim *claim, Jsonb *params, bytea *given);
+extern void claim_read_params(Claim *claim, FunctionCallInfo fcinfo, int argno,
+							  int fingerprint);
 extern void claim_run(Claim *claim);
 extern void claim_decide(Claim *claim);
 extern Step claim_grant(Claim *claim, OpenClaimPrior prior);

@@ -294,7 +294,7 @@ finish_claim(const Call *call, int64 fence, bool succeeded, Datum outcome)
 	.retry_after = NO_LIMIT,.cut_to_fit = !succeeded};
 	Record		rec;
 
-	/* what was done since the claim may have let go of the policy */
+	/* what was done since the claim may have changed the settings */
 	finish.call.policy = policy_get(call->who.operation);
 	finish.what = succeeded ? FINISH_COMPLETE : FINISH_FAIL;
 	finish.call.verb = finishings[finish.what].verb;

@@ -164,24 +164,6 @@ run_step(void *arg)
 		run->outcome = JsonbPGetDatum(DatumGetJsonbPCopy(result));
 }
 
-/*
- * Calls the function in a subtransaction.  Returns true if it returned, run
- * having a copy of the result; false if it failed with an error that is an
- * outcome, run having that.  Raises any other error again.
- */
-static bool
-run_function(RunStep *run, int64 max_bytes)
-{
-	ErrorData  *error = subtransaction_try(run_step, run);
-
-	if (error == NULL)
-		return true;
-	if (!is_outcome(error->sqlerrcode))
-		ReThrowError(error);
-	run->outcome = error_that_fits(error, max_bytes);
-	return false;
-}
-
 static const ClaimKind kind_run = {
 	.attempts = 1,
 	.matches_params = true,
@@ -193,8 +175,8 @@ REQUEST_FUNCTION(idem_run, "run")
 {
 	Claim		claim;
 	Oid			func = PG_ARGISNULL(3) ? InvalidOid : PG_GETARG_OID(3);
-	Jsonb	   *params = PG_ARGISNULL(2) ? NULL : PG_GETARG_JSONB_P(2);
 	RunStep		run = {.func = func,.params = fcinfo->args[2]};
+	ErrorData  *error;
 	bool		succeeded;
 
 	claim_begin(&claim, fcinfo, &kind_run, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(4));
@@ -202,7 +184,7 @@ REQUEST_FUNCTION(idem_run, "run")
 		call_refuse(&claim.call, ERRCODE_INVALID_PARAMETER_VALUE,
 					"func must not be null", HOW_TO_PASS);
 	check_function(func, &claim.call);
-	claim_set_fingerprint(&claim, params, NULL);
+	claim_read_params(&claim, fcinfo, 2, 0);
 	claim_run(&claim);
 	if (claim.answer.verdict != VERDICT_EXECUTE)
 		return answer_datum(fcinfo, &claim.answer);
@@ -212,7 +194,12 @@ REQUEST_FUNCTION(idem_run, "run")
 	/* a claim that waits takes no lock, with which changes of rights come in */
 	AcceptInvalidationMessages();
 	check_function(func, &claim.call);
-	succeeded = run_function(&run, claim.call.policy->max_result_bytes);
+	error = subtransaction_try(run_step, &run);
+	succeeded = error == NULL;
+	if (!succeeded && !is_outcome(error->sqlerrcode))
+		ReThrowError(error);
+	if (!succeeded)
+		run.outcome = error_that_fits(error, claim.call.policy->max_result_bytes);
 	finish_claim(&claim.call, claim.answer.fence, succeeded, run.outcome);
 	claim.answer.state = succeeded ? STATE_SUCCEEDED : STATE_FAILED;
 	claim.answer.advice = succeeded ? ADVICE_USE_RESULT : ADVICE_NEW_KEY;

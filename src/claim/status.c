@@ -241,6 +241,7 @@ SQL_FUNCTION(idem_effective_state)
 		rec.reopened_at = DT_NOBEGIN;
 	call.who.operation = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	call.who.key = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	identity_check_text(call.who.operation, "operation");
 	identity_read_key_time(&call.who);
 	call.policy = policy_get(call.who.operation);
 	rec.state = PG_GETARG_CHAR(2);
