@@ -187,6 +187,7 @@ access_normalisation(FunctionCallInfo fcinfo, text *name)
 
 	if (operation == NULL)
 		return NULL;
+	identity_check_text(operation, "operation");
 	if (!may_execute(fcinfo, "idem_policy", types, lengthof(types)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

@@ -29,23 +29,17 @@ read_key_format(const SettingValue *given)
 	*(KeyFormat *) given->member = (KeyFormat) setting_one_of(given, words, 4);
 }
 
-/* Part of the normalisation, which normalise.c reads as a whole. */
-static void
-read_normalisation(const SettingValue *given)
-{
-}
-
 #define AT(member) offsetof(Policy, member)
 
-/* By name. */
+/* By name.  What is read by none is normalise.c's. */
 static const Setting settings[] = {
 	{"clock_skew", "\"5 min\"", setting_interval, AT(clock_skew), REFUSE_NULL, 0},
 	{"deadline", "null", setting_interval, AT(deadline), NO_LIMIT, 1},
-	{"defaults", "{}", read_normalisation, 0, 0, 0},
+	{"defaults", "{}", NULL, 0, 0, 0},
 	{"error_pointer", "null", setting_pointer, AT(error_pointer), 0, 0},
-	{"fields", "null", read_normalisation, 0, 0, 0},
+	{"fields", "null", NULL, 0, 0, 0},
 	{"guard", "\"0\"", setting_interval, AT(guard), REFUSE_NULL, 0},
-	{"ignore", "[]", read_normalisation, 0, 0, 0},
+	{"ignore", "[]", NULL, 0, 0, 0},
 	{"key_format", "\"any\"", read_key_format, AT(key_format), REFUSE_NULL, 0},
 	{"lease", "null", setting_interval, AT(lease), 0, 0},
 	{"log_requests", "false", setting_boolean, AT(log_requests), REFUSE_NULL, 0},
@@ -53,7 +47,7 @@ static const Setting settings[] = {
 	{"max_lease", "\"1 day\"", setting_interval, AT(max_lease), NO_LIMIT, 1},
 	{"max_params_bytes", "1048576", setting_integer, AT(max_params_bytes), REFUSE_NULL, 1},
 	{"max_result_bytes", "1048576", setting_integer, AT(max_result_bytes), REFUSE_NULL, 1},
-	{"numbers", "\"exact\"", read_normalisation, 0, 0, 0},
+	{"numbers", "\"exact\"", NULL, 0, 0, 0},
 	{"on_lease_expiry", "\"reconcile\"", read_on_lease_expiry, AT(retry_on_lease_expiry), REFUSE_NULL, 0},
 	{"principal_setting", "null", setting_string, AT(principal_setting), 0, 0},
 	{"reconcile_attempts", "20", setting_integer, AT(reconcile_attempts), REFUSE_NULL, 0},
@@ -63,7 +57,7 @@ static const Setting settings[] = {
 	{"retry_after", "\"1 s\"", setting_interval, AT(retry_after), REFUSE_NULL, 1},
 	{"role", "null", setting_role, AT(role), 0, 0},
 	{"store_result", "true", setting_boolean, AT(store_result), REFUSE_NULL, 0},
-	{"unordered", "[]", read_normalisation, 0, 0, 0},
+	{"unordered", "[]", NULL, 0, 0, 0},
 	{"wait", "\"0\"", setting_interval, AT(wait), REFUSE_NULL, 0},
 };
 
@@ -90,7 +84,7 @@ settings_normalisation(Jsonb *effective)
 		const char *name = settings[i].name;
 		JsonbValue	item;
 
-		if (settings[i].read != read_normalisation)
+		if (settings[i].read)
 			continue;
 		if (!json_find(effective, name, &item))
 			elog(ERROR, "setting \"%s\" is missing", name);
@@ -183,15 +177,10 @@ load_policy(Jsonb *effective, const SettingsRow *own)
 	return policy;
 }
 
-/* Returns the policy of an operation.  Raises 22023 if its name is too long. */
+/* Returns the policy of an operation.  The caller must have checked the name. */
 const Policy *
 policy_get(const char *operation)
 {
-	if (strlen(operation) > IDEM_TEXT_MAX * 4)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("the name of an operation must not be longer than %d bytes",
-						IDEM_TEXT_MAX)));
 	return settings_get(&operation_settings, operation);
 }
 

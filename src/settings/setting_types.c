@@ -251,6 +251,8 @@ settings_read(Jsonb *effective, void *target, const SettingsKind *kind, const ch
 
 		if (!json_find(effective, setting->name, &value))
 			elog(ERROR, "setting \"%s\" is missing", setting->name);
+		if (setting->read == NULL)
+			continue;
 		if (value.type != jbvNull)
 			setting->read(&given);
 		else if (setting->when_null == REFUSE_NULL)

@@ -13,7 +13,7 @@ typedef struct Setting
 {
 	const char *name;
 	const char *built_in;		/* value as JSON where none is defined */
-	void		(*read) (const SettingValue *given);
+	void		(*read) (const SettingValue *given);	/* may be NULL */
 	size_t		offset;			/* of the member that holds it: an int64 for
 								 * numbers, shares and intervals, a bool, a
 								 * char *, or what read stores */
