@@ -39,38 +39,24 @@ understand(void *arg)
 									  in_force->own->name);
 }
 
-/* Raises 22023 if settings that are right alone contradict each other. */
-static void
-check_together(const char *operation, const Policy *policy)
-{
-	if (policy->max_lease != NO_LIMIT && policy->lease > policy->max_lease)
-		REFUSE_ARGUMENT(errmsg("setting \"lease\" of operation \"%s\" is longer than setting \"max_lease\"",
-							   operation),
-						errhint("Give a shorter lease, or define a longer max_lease with it."));
-}
-
-/* Adds the horizon a row had until now to its past, which operation_settings.c reads. */
-static void
-end_horizon(SettingsRow *row, int64 length)
-{
-	char	   *ended = psprintf("[{\"until\": " INT64_FORMAT ", \"length\": %s}]", GetCurrentTimestamp(),
-								 length == NO_LIMIT ? "null" : psprintf(INT64_FORMAT, length));
-
-	row->horizons = json_concatenate(row->horizons, json_parse(ended));
-}
-
 /*
  * Writes what follows for an operation from a change of what is in force: a
- * horizon that has ended, the version of its normalisation.
+ * horizon that has ended, which read_horizons() reads, and the version of its
+ * normalisation.
  */
 static void
 follow(Relation rel, SettingsRow *row, const InForce *before, const InForce *after, bool changed)
 {
 	int64		horizon = settings_horizon(before->policy);
 	bool		ended = settings_horizon(after->policy) != horizon;
+	char	   *past;
 
 	if (ended)
-		end_horizon(row, horizon);
+	{
+		past = psprintf("[{\"until\": " INT64_FORMAT ", \"length\": %s}]", GetCurrentTimestamp(),
+						horizon == NO_LIMIT ? "null" : psprintf(INT64_FORMAT, horizon));
+		row->horizons = json_concatenate(row->horizons, json_parse(past));
+	}
 	if (ended || changed)
 		settings_row_write(rel, &operation_settings, row);
 	settings_row_keep_version(settings_normalisation(after->policy->settings));
@@ -119,7 +105,10 @@ operation_store(Relation rel, SettingsRow *row, Jsonb *settings)
 	understand(&before);
 	row->settings = settings;
 	understand(&after);
-	check_together(row->name, after.policy);
+	if (after.policy->max_lease != NO_LIMIT && after.policy->lease > after.policy->max_lease)
+		REFUSE_ARGUMENT(errmsg("setting \"lease\" of operation \"%s\" is longer than setting \"max_lease\"",
+							   row->name),
+						errhint("Give a shorter lease, or define a longer max_lease with it."));
 	follow(rel, row, &before, &after, true);
 	if (everyone)
 		follow_everyone(rel, old.settings, settings);
