@@ -775,7 +775,8 @@ claim_interval(FunctionCallInfo fcinfo, int argno, const char *what,
 {
 	if (PG_ARGISNULL(argno))
 		return otherwise;
-	return setting_microseconds(PG_GETARG_INTERVAL_P(argno), what, "operation", call->who.operation, &call->who.id);
+	return setting_microseconds(PG_GETARG_INTERVAL_P(argno), what, "operation",
+								call->who.operation, call->who.key ? &call->who.id : NULL);
 }
 
 /* Returns the worker's name.  An empty one, of a variable not set, would be shared. */

@@ -315,26 +315,26 @@ add_due(WorkScan *scan, char queue, const char *only)
 REQUEST_FUNCTION(idem_reconcile, "reconcile")
 {
 	Entries		reconcile = {0};
-	Call		call = {.verb = "reconcile"};
+	Call		call = {.who.operation = EVERY_NAME,.verb = "reconcile"};
+	const char *only;
 	int			most;
 
 	if (!PG_ARGISNULL(0))
 		call_begin_operation(&call, PG_GETARG_TEXT_PP(0), false);
 	else
 		call.policy = policy_get(EVERY_NAME);
+	only = PG_ARGISNULL(0) ? NULL : call.who.operation;
 	most = Min(claim_max_records(fcinfo, 1, "idem_reconcile"), MOST_AT_ONCE);
 	call_require_writable("idem_reconcile()");
-	if (!PG_ARGISNULL(2))
-		reconcile.lease = setting_microseconds(PG_GETARG_INTERVAL_P(2), "lease", "operation",
-											   call.who.operation ? call.who.operation : EVERY_NAME, NULL);
+	reconcile.lease = claim_interval(fcinfo, 2, "lease", &call, 0);
 	if (reconcile.lease == 0)
 		REFUSE_ARGUMENT(errmsg("lease of idem_reconcile must be longer than zero"),
 						errhint("Pass how long the records are to be kept from other reconcilers."));
 	claim_check_lease(&call, reconcile.lease);
 
 	claim_entries_begin(&reconcile, fcinfo, true);
-	add_due(reconcile.scan, QUEUE_LEASED, call.who.operation);
-	add_due(reconcile.scan, QUEUE_STARTED, call.who.operation);
+	add_due(reconcile.scan, QUEUE_LEASED, only);
+	add_due(reconcile.scan, QUEUE_STARTED, only);
 	claim_entries_collect(&reconcile, most, NULL, hand_out);
 	return (Datum) 0;
 }

@@ -24,9 +24,13 @@ require_text(text *value, const char *what, const char *operation)
 	return text_to_cstring(value);
 }
 
-/* Sets the operation of a call, and its policy, by which the request is logged. */
-static void
-begin_with_operation(Call *call, text *operation)
+/*
+ * Starts a call about an operation, whichever its keys.  From here on the request is
+ * logged if the policy says so.  Raises 22023, and 42501 without the operation's
+ * role, which monitors do not need.
+ */
+void
+call_begin_operation(Call *call, text *operation, bool is_monitor)
 {
 	memset(&call->who, 0, sizeof(call->who));
 	call->who.operation = require_text(operation, "operation", NULL);
@@ -38,6 +42,8 @@ begin_with_operation(Call *call, text *operation)
 	call->policy = policy_get(call->who.operation);
 	call->verb = request_verb();
 	request_about(call);
+	if (!is_monitor)
+		access_check_role(call->policy, call->who.operation);
 }
 
 /*
@@ -49,7 +55,7 @@ void
 call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
 		   text *operation, text *key, text *principal, const pg_uuid_t *known_id)
 {
-	begin_with_operation(call, operation);
+	call_begin_operation(call, operation, true);
 	call->who.key = require_text(key, "key", call->who.operation);
 	request_about(call);
 	call->who.principal = access_principal(principal, call->who.operation);
@@ -57,15 +63,6 @@ call_begin(Call *call, FunctionCallInfo fcinfo, Binding binding,
 	identity_derive(&call->who, known_id);
 	request_about(call);
 	access_check(call, fcinfo, binding);
-}
-
-/* The same about all keys; monitors do not need the operation's role. */
-void
-call_begin_operation(Call *call, text *operation, bool is_monitor)
-{
-	begin_with_operation(call, operation);
-	if (!is_monitor)
-		access_check_role(call->policy, call->who.operation);
 }
 
 /* Raises why a call cannot do what it is to, to its key or else its operation. */
@@ -77,8 +74,7 @@ call_refuse(const Call *call, int sqlstate, const char *why, const char *hint)
 	ereport(ERROR,
 			(errcode(sqlstate),
 			 errmsg("cannot %s operation \"%s\"%s: %s", call->verb,
-					who->operation ? who->operation : EVERY_NAME,
-					who->key ? psprintf(" (id %s)", identity_text(&who->id)) : "", why),
+					who->operation, who->key ? psprintf(" (id %s)", identity_text(&who->id)) : "", why),
 			 errhint("%s", hint)));
 }
 
