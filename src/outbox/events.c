@@ -178,7 +178,6 @@ typedef struct EventPurge
 	Relation	by_time;
 	OutboxQueue queue;
 	Store		store;
-	int64		looks;
 } EventPurge;
 
 /* An attempt of its operation may still emit the event again. */
@@ -229,15 +228,6 @@ begin_scan(EventPurge *purge, bool next)
 						   ForwardScanDirection);
 }
 
-static bool
-is_full(const EventPurge *purge)
-{
-	const PurgeBatch *batch = purge->batch;
-
-	return batch->removed >= batch->max_records ||
-		(batch->max_looks > 0 && purge->looks >= batch->max_looks);
-}
-
 /* Purges the destination the batch is at, as far as the batch has room. */
 static void
 purge_destination(void *arg)
@@ -253,14 +243,14 @@ purge_destination(void *arg)
 		return;
 	store_open(&purge->store, false);
 	scan = begin_scan(purge, false);
-	while (!is_full(purge) && (tuple = rows_scan_next(scan)) != NULL)
+	while (purge_has_room(batch) && (tuple = rows_scan_next(scan)) != NULL)
 	{
 		OutboxEvent event;
 
 		event_from_tuple(scan->rel, tuple, &event);
 		if (event.created_at >= until)
 			break;
-		purge->looks++;
+		batch->looks++;
 		batch->destination_from = event.created_at;
 		if (!TransactionIdIsValid(scan->inserter) && !TransactionIdIsValid(scan->changer) &&
 			purge_event(purge, &event))
@@ -311,7 +301,7 @@ purge_events(void *arg)
 	events_open(&purge.events, true);
 	purge.by_time = catalog_open_index(purge.events.rel, &by_time);
 	queue_open(&purge.queue);
-	while (!is_full(&purge) && (more || next_destination(&purge)))
+	while (purge_has_room(batch) && (more || next_destination(&purge)))
 	{
 		int64		removed = batch->removed;
 
@@ -321,7 +311,7 @@ purge_events(void *arg)
 		else if (purge_note_fault(batch, subtransaction_try(purge_destination, &purge)))
 			batch->removed = removed;
 	}
-	batch->at_end = !is_full(&purge);
+	batch->at_end = purge_has_room(batch);
 	if (batch->at_end)
 		batch->destination[0] = '\0';
 	queue_close(&purge.queue);

@@ -115,7 +115,6 @@ queue_find(OutboxQueue *queue, const pg_uuid_t *id, OutboxEntry *entry)
 	if (rows_probe(queue->look, UUIDPGetDatum(id)) != PROBE_ROW)
 		return false;
 	entry_from_tuple(queue->rel, queue->look->tuple, entry);
-	entry->changer = queue->look->other;
 	return true;
 }
 

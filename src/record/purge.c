@@ -174,8 +174,8 @@ attempt(void (*part) (void *arg), void *arg, PurgeBatch *batch)
 	return !purge_note_fault(batch, error);
 }
 
-static bool
-has_room(const PurgeBatch *batch)
+bool
+purge_has_room(const PurgeBatch *batch)
 {
 	return batch->removed < batch->max_records &&
 		(batch->max_looks == 0 || batch->looks < batch->max_looks);
@@ -340,7 +340,7 @@ purge_relation(PurgeStep *step)
 				batch->next_block[at] = range.end;
 			else
 				purge_range(step, ranges, &range, now);
-		} while (has_room(batch));
+		} while (purge_has_room(batch));
 	}
 	batch->looks += forget_ranges_close(ranges);
 }
@@ -375,7 +375,7 @@ purge_tables(PurgeBatch *batch)
 		int			at = (first + i) % N_RECORD_TABLES;
 		PurgeStep	step = {.batch = batch,.which = TABLE_RECORD + at};
 
-		if (!batch->done[at] && has_room(batch))
+		if (!batch->done[at] && purge_has_room(batch))
 		{
 			if (!attempt(purge_table, &step, batch))
 				batch->done[at] = true;
@@ -440,7 +440,7 @@ purge_shards(PurgeBatch *batch)
 			continue;
 		batch->done[0] = true;
 		(void) attempt(purge_shard, &step, batch);
-		batch->at_end = batch->done[0] && has_room(batch);
+		batch->at_end = batch->done[0] && purge_has_room(batch);
 		if (batch->done[0])
 		{
 			batch->next_shard = step.shard + 1;

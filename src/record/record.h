@@ -317,6 +317,7 @@ typedef struct PurgeBatch
 /* purge.c */
 extern bool purge_batch(PurgeBatch *batch);
 extern void purge_register(void (*step) (void *batch));
+extern bool purge_has_room(const PurgeBatch *batch);
 extern bool purge_note_fault(PurgeBatch *batch, const ErrorData *error);
 
 #endif							/* IDEMPOTENCY_RECORD_H */
