@@ -350,18 +350,16 @@ static void
 purge_table(void *arg)
 {
 	PurgeStep  *step = arg;
-	Store		store;
 
 	step->batch->done[step->which - TABLE_RECORD] = true;
 	if (step->which != TABLE_RECORD &&
 		!ConditionalLockRelationOid(catalog_relid(step->which), RowExclusiveLock))
 		return;
-	store_open(&store, true);
-	step->rel = store_relation(&store, step->which);
+	step->rel = catalog_open(step->which, RowExclusiveLock);
 	/* idem_distribute() may have had the lock before */
 	if (!place_used())
 		purge_relation(step);
-	store_close(&store);
+	table_close(step->rel, NoLock);
 }
 
 static void

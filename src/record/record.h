@@ -130,7 +130,6 @@ extern RowChange store_update(Store *store, const Record *found,
 							  const Record *rec, bool wait);
 extern RowChange store_delete(Store *store, const Record *found, bool wait);
 
-extern Relation store_relation(Store *store, Table which);
 extern Relation store_forget_index(Relation rel);
 extern TimestampTz store_forget_at(Relation rel, HeapTuple tuple);
 extern void store_read(Relation rel, HeapTuple tuple, Record *rec);

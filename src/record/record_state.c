@@ -24,8 +24,7 @@ attempts_counted(const Record *rec)
 }
 
 /*
- * Returns when no further attempt may begin; NEVER if there is no deadline.
- * It counts from the first claim or accept, whatever happened since, or from
+ * No further attempt may begin then.  Counts from the first claim or accept, or from
  * the last time an admin reopened the record.
  */
 TimestampTz
@@ -191,9 +190,8 @@ record_effective_name(EffectiveState effective)
 }
 
 /*
- * Returns the state an effective state is shown as.  A failure that may be
- * retried is shown as failed, a lease that is over as unknown: the claim that
- * changes either is yet to come.
+ * A failure that may be retried is shown as failed, a lease that is over as unknown: the
+ * claim that changes either is yet to come.
  */
 State
 record_shown_state(EffectiveState effective)

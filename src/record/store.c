@@ -181,20 +181,7 @@ open_table(Store *store, Table which, int64 shard)
 	return table;
 }
 
-/*
- * Returns one of the tables, opened if it is not.  Raises 55000 and 42809; waits
- * for DDL on it.
- */
-Relation
-store_relation(Store *store, Table which)
-{
-	return open_table(store, which, 0)->rel;
-}
-
-/*
- * Opens the index of a table that tells what may be due (forget_ranges.c).
- * Raises 55000.
- */
+/* Opens the index that tells what may be due.  Raises 55000. */
 Relation
 store_forget_index(Relation rel)
 {
@@ -240,10 +227,7 @@ table_of_record(Store *store, const Record *rec)
 	return table_of(store, &rec->id, NULL, rec->principal);
 }
 
-/*
- * Closes what is open, but for what is kept; locks are kept to the end of the
- * transaction.
- */
+/* Closes but for what is kept; locks are kept to the end of the transaction. */
 void
 store_close(Store *store)
 {
@@ -485,10 +469,7 @@ store_insert(Store *store, const Record *rec)
 	return true;
 }
 
-/*
- * Replace the version found by rec.  With wait, waits for another transaction
- * that is changing it.
- */
+/* Replaces the version found.  With wait, waits for another that is changing it. */
 RowChange
 store_update(Store *store, const Record *found, const Record *rec, bool wait)
 {

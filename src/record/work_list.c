@@ -18,9 +18,8 @@
  * its try may meet them.  Nothing here waits: an entry that another transaction
  * is changing is left alone.
  *
- * Scans stop at their caller's wish and read by the index that has what is
- * asked for side by side: due entries of a queue and operation, or all of a
- * principal.  So a call costs by what it returns, not by what others have open.
+ * Scans read by the index that has what is asked for side by side, so a call costs by
+ * what it returns, not by what others have open.
  */
 #include "postgres.h"
 
@@ -145,10 +144,7 @@ work_update(const Work *found, const Work *work)
 	return change;
 }
 
-/*
- * Does a record belong in the list?  An atomic claim that had to write its row
- * early does not: it cannot commit like that.
- */
+/* An atomic claim that had to write its row early is not: it cannot commit like that. */
 bool
 work_is_open(const Record *rec)
 {
@@ -431,10 +427,7 @@ work_scan_end(WorkScan *scan)
 	pfree(scan);
 }
 
-/*
- * Returns the next operation, after the given one (NULL: from the start), that
- * has entries in a queue of one list; NULL if there is none.
- */
+/* The next operation after the given one (NULL: from the start) with entries in a queue. */
 static char *
 next_operation_in(Relation rel, char queue, const char *after)
 {

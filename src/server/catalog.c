@@ -205,10 +205,7 @@ catalog_call(const char *name, int n, const Oid *types, const Datum *values)
 	return result;
 }
 
-/*
- * Returns whether the unique index that judges is there: valid, immediate, plain, on
- * column 1 alone or, in the table of a shard, on column 1 and the last.
- */
+/* Is it valid, immediate, plain, on column 1 alone or, for a shard, 1 and the last? */
 static bool
 has_primary_key(Relation rel, AttrNumber last)
 {
@@ -228,10 +225,7 @@ has_primary_key(Relation rel, AttrNumber last)
 	return good;
 }
 
-/*
- * Returns whether its columns are those of the script.  Columns that were added and
- * dropped again stay behind them, unused (rows_form).
- */
+/* Columns that were added and dropped again stay behind those of the script (rows_form). */
 static bool
 has_columns(TupleDesc desc, const KnownTable *table, int n)
 {
@@ -304,9 +298,8 @@ catalog_check_placed(Relation rel, Table like)
 }
 
 /*
- * The index of rel of that access method on exactly those columns, with entries
- * for all rows.  Its lock is the caller's to keep.  Raises 55000, with the
- * definition in the hint.
+ * The index of rel on exactly those columns, with entries for all rows.  Its lock is
+ * the caller's to keep.  Raises 55000, with the definition in the hint.
  */
 Relation
 catalog_open_index(Relation rel, const IndexShape *shape)
@@ -334,9 +327,8 @@ catalog_open_index(Relation rel, const IndexShape *shape)
 }
 
 /*
- * May a table have changed, and said so by an invalidation, since this was
- * last asked?  Takes in what other sessions have committed first, so that a
- * change acts on the next call.
+ * May a table have changed since this was last asked?  Takes in what other sessions
+ * have committed first, so that a change acts on the next call.
  */
 bool
 catalog_changed(Table which)

@@ -70,10 +70,7 @@ rank_of(const EntryTable *table, const SharedEntry *entry, bool for_defined)
 	return for_defined && at_rest ? 3 : -1;
 }
 
-/*
- * Returns the entry to give to a name, NULL if there is none; of equal rank the
- * one that was not used for the longest time.
- */
+/* NULL if there is none; of equal rank the one not used for the longest time. */
 static SharedEntry *
 choose(const EntryTable *table, uint32 hash, bool for_defined)
 {
@@ -97,10 +94,7 @@ choose(const EntryTable *table, uint32 hash, bool for_defined)
 	return chosen;
 }
 
-/*
- * Returns the entry of a name of this database, made if need be; NULL if there
- * is none to give.  The caller must hold the table's lock exclusively.
- */
+/* Made if need be; NULL if there is none to give.  The caller must hold the table's lock exclusively. */
 SharedEntry *
 entries_get(const EntryTable *table, const char *name, bool defined)
 {

@@ -255,9 +255,8 @@ rows_scan_blocks(Relation rel, BlockNumber first, BlockNumber end, RowsKind kind
 }
 
 /*
- * Returns whether a version is there if what open transactions of others do does
- * not count.  Does not note what it finds out in the row, as a snapshot would: that
- * makes pages dirty, which the WAL has to take in if they have checksums.
+ * Is a version there if what open transactions of others do does not count?  Leaves no
+ * hint bits: they make pages dirty, which the WAL has to take in if they have checksums.
  */
 static bool
 is_settled(HeapTupleHeader tuple)
@@ -343,9 +342,8 @@ struct RowWriter
 };
 
 /*
- * Opens the indexes of a table.  The executor is needed if one of them is not such as
- * the script made: is of another kind, has an expression or a predicate, or is
- * unique beside the primary key.
+ * The executor is needed if an index is of another kind than those of the script, has
+ * an expression or a predicate, or is unique beside the primary key.
  */
 static void
 open_writer(RowWriter *writer, Relation rel)
@@ -396,10 +394,7 @@ close_writer(RowWriter *writer)
 	CommandCounterIncrement();
 }
 
-/*
- * Inserts index entries of a row that stands at tuple->t_self.  Returns false if the
- * primary key has the key of a new row already.
- */
+/* Of a row at tuple->t_self.  False if the primary key has the key of a new row already. */
 static bool
 insert_entries(const RowWriter *writer, HeapTuple tuple, bool is_new, bool only_summarizing)
 {

@@ -105,9 +105,8 @@ list_databases(List **all)
 
 /*
  * Returns the databases to visit, and remembers these and no others.  Which ones
- * shared memory keeps something of is asked first: a database made after the
- * list was read is in use by sessions that the list does not know of, and is not
- * to be forgotten.
+ * shared memory keeps something of is asked first: one that is made after the list
+ * was read is not to be forgotten.
  */
 static List *
 take_stock(void)
@@ -132,10 +131,7 @@ take_stock(void)
 	return databases;
 }
 
-/*
- * True if the database is about to be dropped, renamed or copied: a worker sent
- * there now would wait for that, and perhaps find it gone.
- */
+/* A worker sent there would wait for that, and perhaps find the database gone. */
 static bool
 is_being_changed(Oid database)
 {
@@ -218,7 +214,6 @@ run_all_due(void)
 	}
 }
 
-/* Sleeps until the next run is due, or the latch is set. */
 static void
 nap(void)
 {
@@ -254,7 +249,7 @@ idempotency_launcher_main(Datum arg)
 	}
 }
 
-/* Has the launcher started with the server.  Called at load. */
+/* At load. */
 void
 launcher_init(void)
 {

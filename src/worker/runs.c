@@ -126,10 +126,7 @@ runs_forget_all_but(const List *databases)
 	}
 }
 
-/*
- * Returns when a database is to be visited again, by clock_monotonic(): at once
- * if the last run left work undone, after a growing pause if it failed.
- */
+/* At once if the last run left work undone, after a growing pause if it failed. */
 static int64
 due_at(const WorkerRun *run)
 {
@@ -149,10 +146,7 @@ runs_is_due(Oid database)
 	return due;
 }
 
-/*
- * Returns when the launcher has to look again, by clock_monotonic(): after one
- * nap at the latest.
- */
+/* When the launcher has to look again: after one nap at the latest. */
 int64
 runs_next_due(void)
 {
@@ -191,10 +185,7 @@ runs_begin(Oid database, int pid)
 	runs_release();
 }
 
-/*
- * Something went wrong there.  True if it is news, so that one fault that
- * comes again with every run is reported once.
- */
+/* True if the fault is news, so that one that comes with every run is reported once. */
 bool
 runs_fault(Oid database, const char *fault)
 {
@@ -259,9 +250,8 @@ add_time(RowValues *row, TimestampTz time)
 }
 
 /*
- * A text that was written in a database of perhaps another encoding, or was cut
- * off.  Where it is nothing in the encoding of this one, what is not ASCII shows
- * as question marks.
+ * Written in a database of perhaps another encoding: where it is nothing in that of
+ * this one, what is not ASCII shows as question marks.
  */
 static Datum
 foreign_text(const char *stored)

@@ -20,14 +20,12 @@
  * time-outs) are made for applications.  Purging again what a crash brought
  * back does no harm, so no commit waits for the disk.
  *
- * The pace follows what there is to do.  Claims that run beside a purge wait
- * for its longest stretch of work, so that is short: a slice of records, and
- * then idempotency.purge_delay.  If the slices do not keep up, that is, if the
- * oldest record waits longer and longer past its time, the pauses shrink a
- * little every second, at first down to four times what a slice took, in the
- * end to the same time: half of it is left to others whatever there is to do.
- * They grow back when nothing is left.  The next run goes on at the pace of
- * the last.
+ * Claims that run beside a purge wait for its longest stretch of work, so that is
+ * short: a slice of records, and then idempotency.purge_delay.  If the oldest record
+ * waits longer and longer past its time, the pauses shrink a little every second, at
+ * first down to four times what a slice took, in the end to the same time: half of it
+ * is left to others whatever there is to do.  They grow back when nothing is left.
+ * The next run goes on at the pace of the last.
  */
 #include "postgres.h"
 
@@ -86,8 +84,8 @@ typedef struct RunState
 extern PGDLLEXPORT void idempotency_worker_main(Datum arg);
 
 /*
- * Locks a database against being dropped or copied, for this transaction and
- * without waiting.  False if another session is doing that, or waiting to.
+ * Locks a database against being dropped or copied, for this transaction.  False if
+ * another session is doing that, or waiting to.
  */
 bool
 background_lock_database(Oid database)
@@ -122,10 +120,7 @@ background_begin(void)
 	BackgroundWorkerUnblockSignals();
 }
 
-/*
- * Sleeps that many milliseconds, if any, or until the latch is set; takes in
- * interrupts and changed settings.
- */
+/* Sleeps, if any, or until the latch is set; takes in interrupts and settings. */
 void
 background_rest(long ms, uint32 wait_event)
 {
@@ -159,8 +154,8 @@ is_version_known(void)
 }
 
 /*
- * Locks the extension against being dropped or updated, for this transaction
- * and without waiting.  Returns RUN_RUNNING if that worked.
+ * Locks the extension against being dropped or updated, for this transaction.  Returns
+ * RUN_RUNNING if that worked.
  */
 static RunOutcome
 lock_extension(void)
@@ -223,10 +218,7 @@ batch_transaction(RunState *run)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
-/*
- * Does a step of the run.  Returns NULL, or the error it ended with, in memory
- * of the current context; no transaction is open then.
- */
+/* Returns NULL, or the error a step ended with; no transaction is open then. */
 static ErrorData *
 try_to(void (*step) (RunState *run), RunState *run)
 {
@@ -335,7 +327,6 @@ pause_a_while(RunState *run)
 					compat_wait_event(&wait_event, "IdempotencyPurgeDelay"));
 }
 
-/* Works until nothing is left, time is up, or the run is not welcome. */
 static RunOutcome
 run_to_end(void)
 {
@@ -389,10 +380,7 @@ set_own_settings(void)
 		SetConfigOption(own[i][0], own[i][1], PGC_SUSET, PGC_S_OVERRIDE);
 }
 
-/*
- * A worker process; the argument is the database.  Leaves with 0, which the
- * postmaster takes for done, whatever came of it.
- */
+/* Leaves with 0, which the postmaster takes for done, whatever came of it. */
 void
 idempotency_worker_main(Datum arg)
 {
