@@ -325,7 +325,6 @@ limiter_ask(const Destination *destination, bool is_retry, int64 *retry_after)
 	int			retries = is_retry ? 1 : 0;
 	CallGrant	grant = {0};
 	CallDecision decision = CALL_GO;
-	bool		goes;
 	Entry	   *entry;
 
 	prepare_slots();
@@ -334,10 +333,10 @@ limiter_ask(const Destination *destination, bool is_retry, int64 *retry_after)
 		decision = CALL_WAIT;
 	else if (grant.retries < retries)
 		decision = CALL_GIVE_UP;
-	goes = decision == CALL_GO;
 	if (entry)
 	{
-		use(entry, destination, now, &grant, goes && !is_retry, goes && is_retry);
+		use(entry, destination, now, &grant, decision == CALL_GO && !is_retry,
+			decision == CALL_GO && is_retry);
 		if (decision == CALL_GIVE_UP)
 			entry->counts.decided[decision]++;
 		entry_release(entry);

@@ -21,7 +21,6 @@
 typedef struct Emission
 {
 	OutboxEvent event;
-	const char *destination;
 	const Destination *settings;
 	const char *ordering_key;	/* NULL = none */
 	const char *step;
@@ -93,11 +92,11 @@ refuse_beyond_limits(const Emission *emission)
 
 	if (event_exceeds(&emission->event, limit))
 		REFUSE_ARGUMENT(errmsg("payload or headers of an event for destination \"%s\" are larger than " INT64_FORMAT " bytes of text",
-							   emission->destination, limit),
+							   emission->settings->name, limit),
 						errhint("Send a reference to what is large, or raise max_event_bytes of the destination."));
 	if (settings->deadline != NO_LIMIT && emission->delay > settings->deadline)
 		REFUSE_ARGUMENT(errmsg("delay of an event for destination \"%s\" is longer than its deadline",
-							   emission->destination),
+							   emission->settings->name),
 						errhint("The setting deadline of the destination is how long an event may take at most."));
 }
 
@@ -141,12 +140,11 @@ read_arguments(FunctionCallInfo fcinfo, Emission *emission)
 	OutboxEvent *event = &emission->event;
 
 	memset(emission, 0, sizeof(*emission));
-	emission->destination = destination_called(ARG_TEXT(0));
-	emission->settings = destination_get(emission->destination);
+	emission->settings = destination_get(destination_called(ARG_TEXT(0)));
 	destination_check_role(emission->settings);
 	if (PG_ARGISNULL(1))
 		REFUSE_ARGUMENT(errmsg("payload of an event for destination \"%s\" must not be null",
-							   emission->destination),
+							   emission->settings->name),
 						errhint("Pass JSON null ('null'::jsonb) for an event without a payload."));
 	event->destination = PG_GETARG_TEXT_PP(0);
 	event->payload = PG_GETARG_DATUM(1);
@@ -161,7 +159,7 @@ read_arguments(FunctionCallInfo fcinfo, Emission *emission)
 		event->headers = PG_GETARG_DATUM(4);
 		if (!JB_ROOT_IS_OBJECT(DatumGetJsonbP(event->headers)))
 			REFUSE_ARGUMENT(errmsg("headers of an event for destination \"%s\" must be an object",
-								   emission->destination),
+								   emission->settings->name),
 							errhint("For example '{\"type\": \"OrderPlaced\"}'."));
 	}
 	if (!PG_ARGISNULL(5))
@@ -173,7 +171,7 @@ read_arguments(FunctionCallInfo fcinfo, Emission *emission)
 	emission->step = PG_ARGISNULL(6) ? "" : text_to_cstring(PG_GETARG_TEXT_PP(6));
 	if (emission->step[0] != '\0' && !event->has_operation)
 		REFUSE_ARGUMENT(errmsg("an event for destination \"%s\" has a step but no claim",
-							   emission->destination),
+							   emission->settings->name),
 						errhint("A step tells events of one claim apart. Pass the answer of idem_claim() as claim."));
 }
 
@@ -210,7 +208,7 @@ emit_of_operation(Emission *emission, OutboxEvents *events)
 		else if (found.ours)
 			REFUSE_ARGUMENT(errmsg("event %s of operation %s for destination \"%s\" is emitted twice in this transaction",
 								   identity_text(&emission->event.id),
-								   identity_text(&emission->event.operation_id), emission->destination),
+								   identity_text(&emission->event.operation_id), emission->settings->name),
 							errhint("Name the step: pass another step for each event of a claim with the same destination and ordering key."));
 		else if (rows_lock(events->rel, &found.tid, true) == ROW_CHANGED)
 			return;
@@ -230,7 +228,7 @@ SQL_FUNCTION(idem_emit)
 	{
 		read_claim(fcinfo, 3, &emission);
 		identity_of_event(&event->operation_id, emission.claimed_at,
-						  emission.destination, emission.ordering_key,
+						  emission.settings->name, emission.ordering_key,
 						  emission.step, &event->id);
 	}
 	else
