@@ -13,7 +13,7 @@ my $node = new_node('main', conf => "max_connections = 20\nautovacuum = off\n");
 $node->safe_psql('postgres', <<'END');
 CREATE ROLE others;
 CREATE ROLE worker LOGIN;
-SELECT idem_grant('worker', 'worker'), idem_define('passed', '{"role": "worker"}');
+SELECT idem_grant('worker', 'worker'), idem_define('passed', '{"role": "worker"}'), idem_define('gone', '{"retention": "1 us"}');
 CREATE TABLE saved AS SELECT * FROM idempotency_internal.record WHERE false;
 END
 
@@ -27,6 +27,13 @@ my $completing = q{
 my $claim = q{BEGIN; SELECT verdict FROM idem_claim('op', 'KEY'); ROLLBACK};
 my $claim_with_lease = q{SELECT verdict FROM idem_claim('op', 'KEY', lease => '1 h')};
 my $fail = q{SELECT idem_fail(idem_claim('op', 'KEY', lease => '1 h'), '1', true)};
+my $purged = q{
+	SELECT count(idem_once('gone', 'KEY-' || i)) FROM generate_series(1, 2500) i;
+	SELECT idem_once('op', 'KEY');
+	SELECT idem_purge(10000);
+	VACUUM idempotency_internal.record};
+my $purge = 'SELECT idem_purge(10000)';
+my $more = q{SELECT count(idem_once('gone', 'more-KEY-' || i)) FROM generate_series(1, 100) i};
 my @cases = (
 	{
 		name => 'a claim whose way is free once it looks who is in it',
@@ -107,6 +114,28 @@ my @cases = (
 		says => '',
 		then => q{SELECT count(*) FROM idempotency_internal.outbox_due WHERE destination = 'KEY' AND lease_until > now()},
 		left => 1,
+	},
+	{
+		name => 'a summary of a range that gets rows before it is begun',
+		before => $purged,
+		call => $purge,
+		path => [ 'idem_purge', 'brin_doupdate' ],
+		meanwhile => $more,
+		hears => 100,
+		says => 0,
+		then => $purge,
+		left => 100,
+	},
+	{
+		name => 'a summary of a range that gets rows before it is done',
+		before => $purged,
+		call => $purge,
+		path => [ 'idem_purge', 'brin_doupdate', 'brin_doupdate' ],
+		meanwhile => $more,
+		hears => 100,
+		says => 0,
+		then => $purge,
+		left => 100,
 	});
 
 foreach my $n (0 .. $#cases)
@@ -133,6 +162,7 @@ foreach my $n (0 .. $#cases)
 	is($other->value($text->($case->{then})), $case->{left}, "$case->{name}: what is left") if $case->{then};
 	$_->quit foreach $held, $other;
 }
+is(heap_and_index_agree($node), '', 'tables and indexes agree');
 
 $node->stop;
 done_testing();
