@@ -348,8 +348,8 @@ RECORD = {
         "was_here = false;"),
     "shards_asked_once": (
         "place_move",
-        "} while (VARSIZE(before) != VARSIZE(places) ||",
-        "} while (false && VARSIZE(before) != VARSIZE(places) ||",
+        "} while (VARSIZE(before) != VARSIZE(places) || memcmp(before, places, VARSIZE(places)) != 0);",
+        "} while (false);",
         "what was waited for shows at the second look; a third is for a move between a look and its lock"),
     "shards_not_held": (
         "place_move",
