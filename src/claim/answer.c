@@ -68,8 +68,7 @@ resolve_fields(AnswerType *type)
 
 	for (int i = 0; i < N_FIELDS; i++)
 	{
-		Form_pg_attribute att = i < natts && natts <= lengthof(((RowValues *) NULL)->values) ?
-		TupleDescAttr(type->tupdesc, i) : NULL;
+		Form_pg_attribute att = i < natts ? TupleDescAttr(type->tupdesc, i) : NULL;
 
 		if (att == NULL || att->attisdropped ||
 			(i < N_LABELS ? !type_is_enum(att->atttypid) : att->atttypid != field_types[i]))
@@ -286,8 +285,7 @@ answer_decode(FunctionCallInfo fcinfo, int argno, DecodedAnswer *decoded)
 	type = answer_type_of(HeapTupleHeaderGetTypeId(header));
 	tuple.t_len = HeapTupleHeaderGetDatumLength(header);
 	tuple.t_data = header;
-	row.n = 0;
-	heap_deform_tuple(&tuple, type->tupdesc, row.values, row.nulls);
+	row_begin(&row, type->tupdesc, &tuple, N_FIELDS);
 
 	decoded->verdict = next_label(&row, type->label_oids[LABEL_VERDICT], VERDICT_NONE);
 	decoded->state = next_label(&row, type->label_oids[LABEL_STATE], MOST_LABELS);

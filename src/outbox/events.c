@@ -54,7 +54,7 @@ event_from_tuple(Relation rel, HeapTuple tuple, OutboxEvent *event)
 	RowValues	row;
 	pg_uuid_t  *operation_id;
 
-	row_begin(&row, rel, tuple, N_COLUMNS);
+	row_begin(&row, RelationGetDescr(rel), tuple, N_COLUMNS);
 	memset(event, 0, sizeof(*event));
 	event->id = *DatumGetUUIDP(row_next(&row));
 	event->created_at = row_next_time(&row, NEVER);

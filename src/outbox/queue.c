@@ -29,7 +29,7 @@ entry_from_tuple(Relation rel, HeapTuple tuple, OutboxEntry *entry)
 {
 	RowValues	row;
 
-	row_begin(&row, rel, tuple, N_COLUMNS);
+	row_begin(&row, RelationGetDescr(rel), tuple, N_COLUMNS);
 	memset(entry, 0, sizeof(*entry));
 	entry->event_id = *DatumGetUUIDP(row_next(&row));
 	entry->due_at = row_next_time(&row, NEVER);

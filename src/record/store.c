@@ -257,7 +257,7 @@ store_read(Relation rel, HeapTuple tuple, Record *rec)
 	RowValues	row;
 	bytea	   *fingerprint;
 
-	row_begin(&row, rel, tuple, N_COLUMNS);
+	row_begin(&row, RelationGetDescr(rel), tuple, N_COLUMNS);
 	memset(rec, 0, sizeof(*rec));
 	rec->id = *DatumGetUUIDP(row_next(&row));
 	rec->claimed_at = row_next_time(&row, NEVER);

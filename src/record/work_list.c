@@ -40,7 +40,7 @@ work_from_tuple(Relation rel, HeapTuple tuple, Work *work)
 {
 	RowValues	row;
 
-	row_begin(&row, rel, tuple, N_COLUMNS);
+	row_begin(&row, RelationGetDescr(rel), tuple, N_COLUMNS);
 	work->id = *DatumGetUUIDP(row_next(&row));
 	work->since = row_next_time(&row, NEVER);
 	work->due_at = row_next_time(&row, NEVER);

@@ -123,10 +123,8 @@ rows_form(TupleDesc desc, int n, Datum *values, bool *nulls)
 
 /* Begins to read the first n columns of a tuple. */
 void
-row_begin(RowValues *row, Relation rel, HeapTuple tuple, int n)
+row_begin(RowValues *row, TupleDesc desc, HeapTuple tuple, int n)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
-
 	Assert(n <= lengthof(row->values));
 	row->n = 0;
 	if (desc->natts == n)

@@ -217,7 +217,7 @@ row_next_time(RowValues *row, TimestampTz otherwise)
 	return isnull ? otherwise : DatumGetTimestampTz(value);
 }
 
-extern void row_begin(RowValues *row, Relation rel, HeapTuple tuple, int n);
+extern void row_begin(RowValues *row, TupleDesc desc, HeapTuple tuple, int n);
 extern HeapTuple rows_form(TupleDesc desc, int n, Datum *values, bool *nulls);
 extern RowProbe *rows_probe_begin(Relation heap, RegProcedure equal, LOCKMODE lockmode);
 extern ProbeResult rows_probe(RowProbe *probe, Datum key);

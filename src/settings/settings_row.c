@@ -61,7 +61,7 @@ take_row(Relation rel, const SettingsKind *kind, HeapTuple tuple, SettingsRow *r
 {
 	RowValues	values;
 
-	row_begin(&values, rel, tuple, kind->columns);
+	row_begin(&values, RelationGetDescr(rel), tuple, kind->columns);
 	row->name = text_to_cstring(row_next_text(&values));
 	row->settings = copy_next_json(&values);
 	row->horizons = kind->columns > 2 ? copy_next_json(&values) : NULL;
@@ -154,7 +154,7 @@ settings_row_version(int64 version)
 
 	if (tuple)
 	{
-		row_begin(&values, rel, tuple, 2);
+		row_begin(&values, RelationGetDescr(rel), tuple, 2);
 		(void) row_next(&values);
 		settings = copy_next_json(&values);
 	}
