@@ -132,10 +132,12 @@ answer_tell_holder(Answer *answer, const Policy *policy, int32 holder)
 	answer->holder = holder;
 }
 
-/* Says that this very transaction has claimed the key. */
+/* Makes an answer that says that this very transaction has claimed the key. */
 void
-answer_tell_own_claim(Answer *answer, const Policy *policy, const OpenClaim *open)
+answer_own_claim(Answer *answer, const Identity *who, const Policy *policy,
+				 const OpenClaim *open)
 {
+	answer_init(answer, who);
 	answer_tell_holder(answer, policy, MyProcPid);
 	answer->attempt = open->rec.attempt;
 	answer->claimed_at = open->rec.claimed_at;

@@ -695,9 +695,8 @@ claim_run(Claim *claim)
 
 	if (open)
 	{
-		answer_init(&claim->answer, &claim->call.who);
+		answer_own_claim(&claim->answer, &claim->call.who, claim->call.policy, open);
 		claim->answer.verdict = VERDICT_IN_PROGRESS;
-		answer_tell_own_claim(&claim->answer, claim->call.policy, open);
 		count_and_log(claim);
 		return;
 	}

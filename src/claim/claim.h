@@ -68,8 +68,8 @@ typedef struct DecodedAnswer
 /* answer.c */
 extern void answer_init(Answer *answer, const Identity *who);
 extern void answer_tell_holder(Answer *answer, const Policy *policy, int32 holder);
-extern void answer_tell_own_claim(Answer *answer, const Policy *policy,
-								  const OpenClaim *open);
+extern void answer_own_claim(Answer *answer, const Identity *who, const Policy *policy,
+							 const OpenClaim *open);
 extern void answer_tell_record(Answer *answer, const Policy *policy,
 							   const Record *rec, EffectiveState effective,
 							   TimestampTz now);

@@ -124,10 +124,7 @@ REQUEST_FUNCTION(idem_status, "ask")
 	call_begin(&status.call, fcinfo, BIND_CALLER, ARG_TEXT(0), ARG_TEXT(1), ARG_TEXT(2), NULL);
 	open = open_claim_find(&status.call.who.id);
 	if (open)
-	{
-		answer_init(&answer, &status.call.who);
-		answer_tell_own_claim(&answer, status.call.policy, open);
-	}
+		answer_own_claim(&answer, &status.call.who, status.call.policy, open);
 	else
 	{
 		status_look(&status);
@@ -215,8 +212,7 @@ SQL_FUNCTION(idem_left_open)
 		Answer		answer;
 
 		identity_of_record(&who, &open->rec);
-		answer_init(&answer, &who);
-		answer_tell_own_claim(&answer, policy_get(who.operation), open);
+		answer_own_claim(&answer, &who, policy_get(who.operation), open);
 		answer_put(fcinfo, &answer);
 	}
 	return (Datum) 0;
