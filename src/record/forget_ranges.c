@@ -294,10 +294,7 @@ summarize(ForgetRanges *ranges, const ForgetRange *range)
 	return true;
 }
 
-/*
- * Sets range to the one of a block, and to what its summary says, if it has one.
- * False past the end of the table, as it was when it was opened.
- */
+/* Sets range to the one of a block.  False past the end of the table as it was opened. */
 bool
 forget_ranges_get(ForgetRanges *ranges, BlockNumber block, ForgetRange *range)
 {
@@ -349,10 +346,7 @@ is_outdated(const ForgetRange *range, const ForgetRange *exact, TimestampTz now)
 		(range->latest > now && clock_after(exact->latest, RANGE_SLACK) <= now);
 }
 
-/*
- * Makes a new summary of a range if that would not call it due any more, or
- * over at last, and the old one does.
- */
+/* Makes a new summary if that would not call a range due any more, or over at last. */
 void
 forget_ranges_renew(ForgetRanges *ranges, const ForgetRange *range, TimestampTz now)
 {

@@ -39,12 +39,6 @@
  * it, so ours has to stand in front: it is moved there with the first open
  * claim of a transaction and, while there is one, whenever a statement ends,
  * since the foreign server may be used after the claim.
- *
- * The lists
- * ---------
- * Claims are in a list by the nesting level they were made at; those that were
- * finished deeper are also in one by the level of their completion (undo lists,
- * subtransaction.c).
  */
 #include "postgres.h"
 
@@ -124,7 +118,10 @@ static void finished_kept(UndoEntry *entry);
 static void finished_undone(UndoEntry *entry);
 static void repeated_undone(UndoEntry *entry);
 
-/* All open claims, and those whose completion may still be rolled back alone. */
+/*
+ * All open claims, by the level they were made at, and those whose completion may still
+ * be rolled back alone, by that of it.
+ */
 static UndoList all_opened = UNDO_LIST(all_opened, NULL, opened_undone);
 static UndoList all_finished = UNDO_LIST(all_finished, finished_kept, finished_undone);
 static UndoList all_repeated = UNDO_LIST(all_repeated, NULL, repeated_undone);

@@ -65,7 +65,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
@@ -97,7 +96,6 @@
 /* Of a module that has something else to purge: events. */
 static void (*next_step) (void *batch) = NULL;
 
-/* Notes that something was left because of an error, if there is one. */
 bool
 purge_note_fault(PurgeBatch *batch, const ErrorData *error)
 {
@@ -152,10 +150,7 @@ typedef struct PurgeStep
 	const char *operation;		/* of the record removed; NULL = none was */
 } PurgeStep;
 
-/*
- * Does part of a batch in a subtransaction and, if that fails, once more row by
- * row (careful).  If that fails as well, only the fault is left of it.
- */
+/* In a subtransaction and, if that fails, once more row by row; then only the fault is left. */
 static bool
 attempt(void (*part) (void *arg), void *arg, PurgeBatch *batch)
 {
@@ -181,7 +176,7 @@ purge_has_room(const PurgeBatch *batch)
 		(batch->max_looks == 0 || batch->looks < batch->max_looks);
 }
 
-/* Returns the operation of a record if it is forgotten; else NULL. */
+/* NULL if the record is not forgotten. */
 static const char *
 operation_if_forgotten(Relation rel, HeapTuple tuple, Record *rec)
 {
@@ -311,7 +306,6 @@ is_worth_waiting(Relation rel, ForgetRanges *ranges, Table which, TimestampTz no
 	return false;
 }
 
-/* Removes records of step->rel, as far as the batch has room. */
 static void
 purge_relation(PurgeStep *step)
 {

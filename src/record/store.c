@@ -149,7 +149,7 @@ store_open(Store *store, bool for_writing)
 	store->for_writing = for_writing;
 }
 
-/* With shard, which says what the table of that shard is like. */
+/* With shard, which says what the table of that shard is like.  Raises 55000 and 42809. */
 static RecordTable *
 open_table(Store *store, Table which, int64 shard)
 {

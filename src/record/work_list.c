@@ -23,7 +23,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/pg_am.h"
 #include "miscadmin.h"
@@ -121,7 +120,6 @@ find_in(Relation rel, const pg_uuid_t *id, Work *work)
 	return found;
 }
 
-/* The entry of a record as last committed, or as this transaction made it. */
 bool
 work_find(const Record *rec, Work *work)
 {
