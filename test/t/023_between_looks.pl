@@ -33,7 +33,9 @@ my $purged = q{
 	SELECT idem_purge(10000);
 	VACUUM idempotency_internal.record};
 my $purge = 'SELECT idem_purge(10000)';
-my $more = q{SELECT count(idem_once('gone', 'more-KEY-' || i)) FROM generate_series(1, 100) i};
+my $more = q{
+	SELECT count(idem_once('gone', 'more-KEY-' || i)), count(idem_claim('op', 'leased-KEY-' || i, lease => '1 h'))
+	FROM generate_series(1, 100) i};
 my @cases = (
 	{
 		name => 'a claim whose way is free once it looks who is in it',
@@ -121,7 +123,7 @@ my @cases = (
 		call => $purge,
 		path => [ 'idem_purge', 'brin_doupdate' ],
 		meanwhile => $more,
-		hears => 100,
+		hears => '100|100',
 		says => 0,
 		then => $purge,
 		left => 100,
@@ -132,7 +134,7 @@ my @cases = (
 		call => $purge,
 		path => [ 'idem_purge', 'brin_doupdate', 'brin_doupdate' ],
 		meanwhile => $more,
-		hears => 100,
+		hears => '100|100',
 		says => 0,
 		then => $purge,
 		left => 100,

@@ -243,11 +243,6 @@ SELECT count(idem_emit('many-' || i, '1')) FROM generate_series(1, 1200) i;
 END
 is(one_value($node, q{SELECT count(e) FROM generate_series(1, 1200) i, idem_take('many-' || i) e}), 1200, 'none is overlooked');
 
-# a name that is too long for one
-my $long = 'long ' x 50;
-is(one_value($node, "SELECT count(idem_emit('$long', to_jsonb(n), 'k')) FROM generate_series(1, 3) n"), 3, 'events of a destination that has none');
-is(one_value($node, "SELECT count(idem_ack(event_id, fence)) FROM idem_take('$long', 9)"), 1, 'are taken in their order') for 1 .. 3;
-
 # --- read from the log -----------------------------------------------------------------
 
 SKIP:
