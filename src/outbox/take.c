@@ -272,8 +272,9 @@ keep_entry(Take *take, OutboxEntry *entry)
 	return kept;
 }
 
-/* Why an entry goes whose event does not exist. */
+/* Why an entry goes whose event does not exist, and one stays whose may not. */
 static const char event_lost[] = "event is gone";
+static const char event_in_flight[] = "event is being written";
 
 /* Chooses an entry that is locked.  Returns NULL, or why it cannot be. */
 static const char *
@@ -281,12 +282,17 @@ choose_entry(Take *take, OutboxEntry *found)
 {
 	const char *reason = used_up(take, found);
 	TimestampTz now = take->start.now;
+	ProbeResult result;
 	OutboxEntry *entry;
 	OutboxEvent event;
 
 	if (reason)
 		return reason;
-	if (events_find(&take->events, &found->event_id, &event) != PROBE_ROW)
+	result = events_find(&take->events, &found->event_id, &event);
+	/* put back by hand, and not yet committed */
+	if (result == PROBE_IN_FLIGHT)
+		return event_in_flight;
+	if (result == PROBE_NOTHING)
 	{
 		ereport(WARNING,
 				(errcode(ERRCODE_DATA_CORRUPTED),
@@ -375,6 +381,8 @@ choose_behind(Take *take, const OutboxEntry *head)
 			rows_lock(take->queue.rel, &next.tid, false) != ROW_CHANGED)
 			break;
 		reason = choose_entry(take, &next);
+		if (reason == event_in_flight)
+			break;
 		if (reason)
 			give_up(take, &next, reason);
 		else
@@ -411,7 +419,7 @@ try_to_choose(Take *take, OutboxEntry *entry)
 		blocked->until = clock_after(take->start.now, take->lease);
 	}
 	queue_key_unlock(entry);
-	if (reason)
+	if (reason && reason != event_in_flight)
 		give_up(take, entry, reason);
 }
 
