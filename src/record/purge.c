@@ -603,7 +603,14 @@ purge_batch(PurgeBatch *batch)
 		counters_add(policy_get(((Tally *) lfirst(lc))->operation)->counters,
 					 COUNT_PURGED, ((Tally *) lfirst(lc))->number);
 	if (batch->at_end && batch->removed < batch->max_records && next_step)
+	{
+		/*
+		 * else looks at all records might leave none for events, in every
+		 * batch
+		 */
+		batch->looks = 0;
 		(void) attempt(next_step, batch, batch);
+	}
 	return true;
 }
 
