@@ -456,6 +456,7 @@ put_limits(FunctionCallInfo fcinfo, Entry *entry)
 SQL_FUNCTION(idem_stat_calls)
 {
 	RowValues	without = {0};
+	int64		let_go;
 	Entry	   *copy;
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -467,10 +468,10 @@ SQL_FUNCTION(idem_stat_calls)
 		if (copy[i].shared.database == MyDatabaseId)
 			put_limits(fcinfo, &copy[i]);
 	}
-	/* all that row has is let_go */
+	let_go = (int64) pg_atomic_read_u64(unlimited);
 	for (int i = 0; i <= 6; i++)
-		row_add(&without, i == 6, Int64GetDatum(pg_atomic_read_u64(unlimited)));
-	if (without.values[6] != 0)
+		row_add(&without, i == 6, Int64GetDatum(let_go));
+	if (let_go > 0)
 		row_put(fcinfo, &without);
 	return (Datum) 0;
 }

@@ -279,6 +279,7 @@ answer_decode(FunctionCallInfo fcinfo, int argno, DecodedAnswer *decoded)
 	HeapTupleData tuple = {0};
 	const AnswerType *type;
 	RowValues	row;
+	Datum		fence;
 
 	if (PG_ARGISNULL(argno))
 		REFUSE_ARGUMENT(errmsg("the answer handed over must not be null"),
@@ -297,7 +298,8 @@ answer_decode(FunctionCallInfo fcinfo, int argno, DecodedAnswer *decoded)
 	decoded->principal = row_next_text(&row);
 	decoded->operation = row_next_text(&row);
 	decoded->key = row_next_text(&row);
-	decoded->fence = DatumGetInt64(row_next(&row));
+	fence = row_next(&row);
+	decoded->fence = fence == (Datum) 0 ? 0 : DatumGetInt64(fence);
 	(void) row_next(&row);		/* attempt */
 	decoded->result = row_next(&row);
 	decoded->error = row_next(&row);
