@@ -21,7 +21,6 @@ sort_range(const void **items, const void **room, Size count, SortBefore before)
 	Size		left = 0;
 	Size		right = middle;
 
-	CHECK_FOR_INTERRUPTS();
 	if (count <= RUN)
 	{
 		for (Size i = 1; i < count; i++)
@@ -39,6 +38,7 @@ sort_range(const void **items, const void **room, Size count, SortBefore before)
 	sort_range(room + middle, items + middle, count - middle, before);
 	for (Size at = 0; at < count; at++)
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (left < middle && (right >= count || !before(room[right], room[left])))
 			items[at] = room[left++];
 		else
