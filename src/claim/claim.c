@@ -562,7 +562,8 @@ count_and_log(const Claim *claim)
 	else if (verdict == VERDICT_EXECUTE && claim->effective == EFFECTIVE_RUNNING)
 		counter = COUNT_HANDED_AGAIN;
 	else if (verdict == VERDICT_EXECUTE &&
-			 (1 << claim->effective) & (IF(RETRYABLE) | IF(OVERRUN) | IF(RELEASED)))
+			 (claim->effective == EFFECTIVE_RETRYABLE || claim->effective == EFFECTIVE_OVERRUN ||
+			  claim->effective == EFFECTIVE_RELEASED))
 		counter = COUNT_EXECUTED_AGAIN;
 	else if (verdict == VERDICT_REPLAY && claim->answer.state == STATE_FAILED)
 		counter = COUNT_REPLAYED_FAILED;

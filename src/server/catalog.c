@@ -195,10 +195,10 @@ catalog_call(const char *name, int n, const Oid *types, const Datum *values)
 	fmgr_info(function, &finfo);
 	InitFunctionCallInfoData(*fcinfo, &finfo, n, InvalidOid, NULL, NULL);
 	for (int i = 0; i < n; i++)
-		fcinfo->args[i] = (NullableDatum)
 	{
-		.value = values[i]
-	};
+		fcinfo->args[i].value = values[i];
+		fcinfo->args[i].isnull = false;
+	}
 	PushActiveSnapshot(GetLatestSnapshot());
 	result = FunctionCallInvoke(fcinfo);
 	PopActiveSnapshot();
