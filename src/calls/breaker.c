@@ -24,7 +24,7 @@
 /* A share of fewer calls says little: one failure of one is not an outage. */
 #define MIN_CALLS 5
 
-/* The state, up to date with settings and clock. */
+/* Returns the state, up to date with settings and clock. */
 BreakerState
 breaker_state(Breaker *breaker, const Destination *destination, int64 now)
 {

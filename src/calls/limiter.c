@@ -117,7 +117,7 @@ entry_at(int i)
 	return (Entry *) entries_at(&limiter_table, i);
 }
 
-/* The first to attach makes it ready. */
+/* Attaches to shared memory; the first to do so makes it ready. */
 void
 limiter_attach(void *memory, bool found)
 {
@@ -159,7 +159,7 @@ entry_release(Entry *entry)
 	entries_unlock(&limiter_table);
 }
 
-/* Called when the session ends. */
+/* Releases what this session holds.  Called when it ends. */
 static void
 release_all_slots(int code, Datum arg)
 {
@@ -199,7 +199,7 @@ prepare_slots(void)
 	prepared = true;
 }
 
-/* The caller must hold the entry. */
+/* Returns what this session holds of an entry.  The caller must hold the entry. */
 static Held *
 held_of(const Entry *entry, int64 now)
 {
@@ -214,7 +214,7 @@ held_of(const Entry *entry, int64 now)
 	return mine;
 }
 
-/* Of this session, or until their leases end if that is given. */
+/* Takes slots for calls of this session, or until their leases end if that is given. */
 static void
 take_slots(Entry *entry, int64 now, int64 until, int calls)
 {
@@ -281,7 +281,7 @@ reserve(const Destination *destination, int64 now, int wanted, int retries,
 	return entry;
 }
 
-/* Gives back what is not made of what was granted.  The caller must hold the entry. */
+/* Notes which calls are made of a grant; gives back the rest.  The caller must hold entry. */
 static void
 use(Entry *entry, const Destination *destination, int64 now, const CallGrant *grant,
 	int first_tries, int retries)
@@ -369,7 +369,7 @@ limiter_reserve(const Destination *destination, int wanted, int64 lease,
 		grant->retry_after = spread(destination, grant->retry_after);
 }
 
-/* How many calls of which kind are made of what limiter_reserve() granted. */
+/* Says how many calls of which kind are made of what limiter_reserve() granted. */
 void
 limiter_use(const Destination *destination, const CallGrant *grant,
 			int first_tries, int retries)
@@ -418,7 +418,7 @@ limiter_end(const Destination *destination, const CallsEnded *ended)
 	entry_release(entry);
 }
 
-/* From a copy of an entry. */
+/* Puts one row of idem_stat_calls(), from a copy of an entry. */
 static void
 put_limits(FunctionCallInfo fcinfo, Entry *entry)
 {

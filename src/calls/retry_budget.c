@@ -29,8 +29,8 @@ budget_width(const Destination *destination)
 }
 
 /*
- * The tokens left, in millionths; below zero where first tries count no longer but
- * retries they paid for do, and after a retry without a token.
+ * Returns the tokens left, in millionths; below zero where first tries count no longer
+ * but retries they paid for do, and after a retry without a token.
  */
 int64
 budget_left(Budget *budget, const Destination *destination, int64 now)
@@ -64,6 +64,7 @@ budget_take(Budget *budget, const Destination *destination, int64 now, int wante
 	return (int) granted;
 }
 
+/* Gives back tokens that budget_take() took, for retries that are not made. */
 void
 budget_give_back(Budget *budget, const Destination *destination, int64 now, int retries)
 {

@@ -42,7 +42,7 @@ slide(Window *window, int64 width, int64 now)
 		window->ending[++window->newest % WINDOW_STEPS] = 0;
 }
 
-/* The step at whose beginning what counts until then counts no longer. */
+/* Returns the step at whose beginning what counts until then counts no longer. */
 static int64
 end_step(const Window *window, int64 until)
 {

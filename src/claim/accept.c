@@ -6,7 +6,8 @@
  * Accepting is the decision table with another meaning of "execute": a record
  * in state accepted, and the caller enqueues.  Starting is the table too, with
  * an accepted record being there for the taking.  Workers that start the next
- * one meet at the lock of the id, for which none waits.
+ * one meet at the lock of the id, for which none waits: one that is refused takes
+ * the next.
  *
  * Between the look of idem_start_next at a record and its lock of the id another
  * one may have started it, and even ended it, and committed.  The table must not
@@ -137,8 +138,9 @@ put_aside(Entries *next, const Call *call, const Work *entry,
 }
 
 /*
- * May the caller start the work of an entry, as far as can be seen without the lock
- * of its id?  What was accepted after the transaction's snapshot is for the next.
+ * Returns whether the caller may start the work of an entry, as far as can be seen
+ * without the lock of its id.  What was accepted after the transaction's snapshot is
+ * for the next call.
  */
 static bool
 may_start(Entries *next, const Work *entry, Call *call)

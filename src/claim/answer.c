@@ -122,7 +122,7 @@ answer_init(Answer *answer, const Identity *who)
 	answer->expires_at = answer->forget_at = NEVER;
 }
 
-/* Says which session has the key open; 0 = a prepared transaction. */
+/* Says which session has the key open: its pid, 0 = prepared, NO_HOLDER = not known. */
 void
 answer_tell_holder(Answer *answer, const Policy *policy, int32 holder)
 {
@@ -240,7 +240,7 @@ answer_datum(FunctionCallInfo fcinfo, const Answer *answer)
 	return HeapTupleGetDatum(answer_tuple(fcinfo, answer));
 }
 
-/* Puts the answer as one more row of the calling function. */
+/* Puts one more row, after InitMaterializedSRF(). */
 void
 answer_put(FunctionCallInfo fcinfo, const Answer *answer)
 {

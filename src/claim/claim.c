@@ -87,7 +87,7 @@ fingerprint_under(Claim *claim, int64 version)
 	claim->fingerprint_version = version;
 }
 
-/* Do the params matter, and differ under the settings the record was hashed with? */
+/* Returns whether params matter and differ, under the settings the record was hashed with. */
 static bool
 other_params(Claim *claim)
 {
@@ -136,7 +136,10 @@ answer_changer(Claim *claim)
 	return answer_in_flight(claim, holder);
 }
 
-/* Does no other transaction decide about this id meanwhile?  Else *step is what to do. */
+/*
+ * Makes sure that no other transaction decides about this id meanwhile.  Returns true
+ * if so; else *step is what to do instead.
+ */
 static bool
 alone(Claim *claim, Step *step)
 {
@@ -155,7 +158,7 @@ alone(Claim *claim, Step *step)
 	return false;
 }
 
-/* Does the transaction's snapshot see what was committed together with a record? */
+/* Returns whether the transaction's snapshot sees what was committed with a record. */
 bool
 claim_snapshot_sees(const Record *rec)
 {
@@ -301,7 +304,7 @@ grant(Claim *claim, OpenClaimPrior prior)
 	return claim->kind->execute(claim, prior);
 }
 
-/* Has another session had what was in the list of accepted work? */
+/* Returns whether another session has had what was in the list of accepted work. */
 static bool
 no_longer_accepted(Claim *claim)
 {
@@ -350,6 +353,7 @@ act_tell(Claim *claim)
 /*
  * alone() where nothing is on record: only now does the form of the key matter,
  * as one on record or held is answered from that, whatever the settings are now.
+ * Raises 22023.
  */
 static bool
 alone_with_new_key(Claim *claim, Step *step)
@@ -574,7 +578,8 @@ count_and_log(const Claim *claim)
 
 /*
  * Decides, waiting for others as long as the claim allows.  The caller must have
- * opened the store for writing.
+ * opened the store for writing.  What the answer points to lives as long as the
+ * memory context of the call.
  */
 void
 claim_decide(Claim *claim)
@@ -627,7 +632,7 @@ claim_decide(Claim *claim)
 	count_and_log(claim);
 }
 
-/* Raises 0A000 on a worker node of a sharded cluster. */
+/* Raises 0A000 on a worker node of a cluster: it does not have the records of others. */
 void
 claim_refuse_on_worker_node(const Call *call)
 {
@@ -779,7 +784,7 @@ claim_interval(FunctionCallInfo fcinfo, int argno, const char *what,
 								call->who.operation, call->who.key ? &call->who.id : NULL);
 }
 
-/* Returns the worker's name.  An empty one, of a variable not set, would be shared. */
+/* Returns the worker's name.  Raises 22023: an empty one, of a variable not set, would be shared. */
 text *
 claim_owner(FunctionCallInfo fcinfo, int argno, const Call *call)
 {

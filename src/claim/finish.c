@@ -90,7 +90,10 @@ refuse_not_yours(const Finish *finish)
 				"Its lease is over, another owner has it, or another outcome is recorded, as by a reconciler. Roll back and claim again with the same key: the answer says what is known.");
 }
 
-/* When may the key execute again?  Accepted work has a pace even where none is given. */
+/*
+ * Returns when the key may execute again; DT_NOBEGIN = at once.  Accepted work that is
+ * released has a pace even where none is given.
+ */
 static TimestampTz
 not_before(const Finish *finish, const Record *rec)
 {
@@ -143,7 +146,7 @@ same_json(Datum a, Datum b)
 								  &DatumGetJsonbP(b)->root) == 0;
 }
 
-/* Does the record say under this fence what is being said again? */
+/* Returns whether the record says under this fence what is being said again. */
 static bool
 is_repetition(const Finish *finish, const Record *rec)
 {
@@ -175,7 +178,7 @@ count_finish(const Finish *finish, const Record *rec)
 				 finishings[finish->what].counter, 1);
 }
 
-/* Finishes a claim open in this transaction; *rec is then what is recorded. */
+/* Finishes a claim open in this transaction; sets *rec to what is recorded.  Raises ID002. */
 static void
 finish_open_claim(Finish *finish, OpenClaim *open, Record *rec)
 {
@@ -221,7 +224,7 @@ finish_closed(const Finish *finish, const Record *rec)
 		open_claim_mark_repeated(&finish->call.who, finishings[finish->what].done);
 }
 
-/* Finishes a claim on its record, leased or finished before; *rec as above. */
+/* Finishes a claim on its record, leased or finished before.  Raises ID001, ID002. */
 static void
 finish_record(Finish *finish, Record *rec)
 {
@@ -261,7 +264,7 @@ finish_record(Finish *finish, Record *rec)
 	store_close(&store);
 }
 
-/* Does what the owner says; *rec is then what is recorded. */
+/* Does what the owner says; *rec has no result that is not kept.  Raises ID001, ID002, ID004. */
 static void
 finish_run(Finish *finish, Record *rec)
 {
@@ -286,7 +289,7 @@ finish_run(Finish *finish, Record *rec)
 	answer_log(&finish->call, &answer);
 }
 
-/* Finishes a claim made by the same call; an error has been cut to fit. */
+/* Finishes a claim made by the same call; an error has been cut to fit.  Raises ID004. */
 void
 finish_claim(const Call *call, int64 fence, bool succeeded, Datum outcome)
 {

@@ -48,7 +48,7 @@ static const ClaimKind kind_once = {
 	.execute = record_done,
 };
 
-/* Does a claim that has been run see its key first?  Raises ID013 and 55P03. */
+/* Returns whether a claim that has been run saw its key first.  Raises ID013, 55P03. */
 static bool
 seen_first(const Claim *claim)
 {

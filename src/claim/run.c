@@ -115,7 +115,7 @@ error_that_fits(const ErrorData *edata, int64 max_bytes)
 	return JsonbPGetDatum(error_json(edata, fits));
 }
 
-/* Raises 22023 for another kind of function, 42883 for none, 42501. */
+/* Raises 22023 unless it is a function (jsonb) -> jsonb, 42883 for none, 42501 for no right. */
 static void
 check_function(Oid func, const Call *call)
 {

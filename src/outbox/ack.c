@@ -45,7 +45,7 @@ refuse_not_held(const char *verb, const Hold *hold)
 			 errhint("It was acknowledged already, or its lease is over and it is delivered again. There is nothing left to do.")));
 }
 
-/* Raises 42501 unless the caller may use the destination. */
+/* Returns the settings of a destination.  Raises 42501 unless the caller may use it. */
 static const Destination *
 settings_of(const text *destination)
 {

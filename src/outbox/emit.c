@@ -32,7 +32,7 @@ typedef struct Emission
 	bool		fresh;			/* nothing was emitted before this transaction */
 } Emission;
 
-/* Of a claim that is not open in this transaction.  Raises ID001. */
+/* Reads the record of a claim that is not open in this transaction.  Raises ID001. */
 static void
 read_record(const Call *call, Record *rec)
 {
@@ -100,7 +100,7 @@ refuse_beyond_limits(const Emission *emission)
 						errhint("The setting deadline of the destination is how long an event may take at most."));
 }
 
-/* A traceparent of W3C Trace Context: version, trace, parent, flags, and maybe more. */
+/* Returns whether a text is a traceparent: version, trace, parent, flags, and maybe more. */
 static bool
 is_traceparent(const char *value)
 {
@@ -117,7 +117,7 @@ is_traceparent(const char *value)
 	return true;
 }
 
-/* Of the session, if it is well-formed, and the event has none. */
+/* Adds the trace context of the session, if well-formed, to headers without one. */
 static void
 add_trace_context(OutboxEvent *event)
 {
@@ -133,7 +133,7 @@ add_trace_context(OutboxEvent *event)
 	event->headers = JsonbPGetDatum(headers);
 }
 
-/* Raises 22023, 42501. */
+/* Reads the arguments.  Raises 22023, 42501. */
 static void
 read_arguments(FunctionCallInfo fcinfo, Emission *emission)
 {
@@ -175,7 +175,7 @@ read_arguments(FunctionCallInfo fcinfo, Emission *emission)
 						errhint("A step tells events of one claim apart. Pass the answer of idem_claim() as claim."));
 }
 
-/* False if there is one of its id. */
+/* Inserts and queues the event.  Returns false if there is one of its id. */
 static bool
 insert_event(Emission *emission, OutboxEvents *events)
 {

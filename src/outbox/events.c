@@ -103,7 +103,7 @@ events_lock(OutboxEvents *events, const pg_uuid_t *id, OutboxEvent *event)
 	} while (rows_lock(events->rel, &event->tid, true) != ROW_CHANGED);
 }
 
-/* The text of payload or headers is longer than that. */
+/* Returns whether the text of payload or headers is longer than that. */
 bool
 event_exceeds(const OutboxEvent *event, int64 max_bytes)
 {
@@ -180,7 +180,7 @@ typedef struct EventPurge
 	Store		store;
 } EventPurge;
 
-/* An attempt of its operation may still emit the event again. */
+/* Returns whether an attempt of its operation may still emit the event again. */
 static bool
 may_be_emitted_again(EventPurge *purge, const OutboxEvent *event)
 {

@@ -83,7 +83,7 @@ static const IndexShape by_key = {
 	"outbox_due_order_idx ON idempotency_internal.%s (destination, ordering_key, place)"
 };
 
-/* Locks are kept to the end of the transaction. */
+/* Opens the queues.  Locks are kept to the end of the transaction. */
 void
 queue_open(OutboxQueue *queue)
 {
@@ -118,7 +118,7 @@ queue_find(OutboxQueue *queue, const pg_uuid_t *id, OutboxEntry *entry)
 	return true;
 }
 
-/* Committed or not. */
+/* Returns whether an event has an entry, committed or not. */
 bool
 queue_has(OutboxQueue *queue, const pg_uuid_t *id)
 {
@@ -131,7 +131,7 @@ queue_is_leased(const OutboxEntry *entry, TimestampTz now)
 	return entry->lease_until != NEVER && entry->lease_until > now;
 }
 
-/* README.md, "An entry". */
+/* Returns whether it was leased for a retry: README.md, "An entry". */
 bool
 queue_lease_is_retry(const OutboxEntry *leased)
 {
@@ -152,7 +152,7 @@ queue_key_hash(const OutboxEntry *entry)
 							   VARSIZE_ANY_EXHDR(entry->ordering_key), hash);
 }
 
-/* The lock of the ordering key of an entry.  False if it has none. */
+/* Sets *tag to the lock of the ordering key of an entry.  False if it has none. */
 static bool
 key_tag(LOCKTAG *tag, const OutboxEntry *entry)
 {
@@ -166,7 +166,7 @@ key_tag(LOCKTAG *tag, const OutboxEntry *entry)
 	return true;
 }
 
-/* False only without wait, if another session has the lock. */
+/* Takes the lock of the key of an entry, if any.  False only without wait, if others have it. */
 bool
 queue_key_lock(const OutboxEntry *entry, bool wait)
 {
@@ -195,7 +195,7 @@ key_is_locked(const OutboxEntry *entry)
 }
 #endif
 
-/* The entries of a destination and a state from a due time on, in the order of that. */
+/* Begins at the entries of a destination and state from a due time on, in their order. */
 RowScan *
 queue_scan_begin(OutboxQueue *queue, const char *destination, char state,
 				 TimestampTz from)
@@ -212,8 +212,8 @@ queue_scan_begin(OutboxQueue *queue, const char *destination, char state,
 }
 
 /*
- * The entries of the key of an entry after a place, in order or backwards.  The
- * caller must hold the lock of the key.
+ * Begins at the entries of the key of an entry after a place, in order or backwards.
+ * The caller must hold the lock of the key.
  */
 RowScan *
 queue_scan_key(OutboxQueue *queue, const OutboxEntry *of, int64 above,
@@ -376,7 +376,7 @@ queue_move_to_dead(OutboxQueue *queue, OutboxEntry *entry, const char *reason)
 	queue_update(queue, entry);
 }
 
-/* Waits for others that have the entry locked. */
+/* Removes an entry as it was found.  Waits for others that have it locked. */
 RowChange
 queue_delete(OutboxQueue *queue, const OutboxEntry *found)
 {

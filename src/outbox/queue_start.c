@@ -90,7 +90,7 @@ clear_mark(SharedEntry *shared)
 	mark->deep_at = GetCurrentTimestamp();
 }
 
-/* The first to attach makes it ready. */
+/* Attaches to shared memory; the first to do so makes it ready. */
 void
 queue_start_attach(void *memory, bool found)
 {
@@ -211,7 +211,7 @@ queue_start_removed(TimestampTz due_at)
 	first_removed = Min(first_removed, due_at);
 }
 
-/* The mark may be NULL, or of another table.  The caller must hold the lock. */
+/* Reads a mark, unless it is NULL or of another table.  The caller must hold the lock. */
 static void
 read_mark(OutboxStart *start, LowMark *mark)
 {
@@ -376,7 +376,7 @@ queue_start_wait_begin(const char *destination)
 	ConditionVariablePrepareToSleep(&stripes[waiting].wake);
 }
 
-/* Sleeps until woken, not longer than that, and in no case long. */
+/* Sleeps until woken, at most that long, and never long: the caller looks itself. */
 void
 queue_start_wait(int64 microseconds)
 {
@@ -394,7 +394,7 @@ queue_start_wait(int64 microseconds)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Also called at the end of each transaction, in case it ended while waiting. */
+/* Ends waiting.  Also called at the end of each transaction, in case it ended in a wait. */
 void
 queue_start_wait_end(void)
 {

@@ -93,7 +93,7 @@ typedef struct Blocked
 	TimestampTz until;			/* when it is looked at again */
 } Blocked;
 
-/* When an entry that is not dead can be taken, as far as is known. */
+/* Returns when an entry that is not dead can be taken, as far as is known. */
 static TimestampTz
 free_at(const OutboxEntry *entry, TimestampTz now)
 {
@@ -113,7 +113,7 @@ find_blocked(const Take *take, const OutboxEntry *entry)
 	return hash_search(take->keys, &hash, HASH_FIND, NULL);
 }
 
-/* The key of an entry is blocked by its first one, if that is known. */
+/* Notes that the key of an entry is blocked by its first one, if that is known. */
 static Blocked *
 add_blocked(Take *take, const OutboxEntry *entry, const OutboxEntry *first)
 {
@@ -146,7 +146,10 @@ add_blocked(Take *take, const OutboxEntry *entry, const OutboxEntry *first)
 	return blocked;
 }
 
-/* The first entry of a key has to stay until what is deferred is committed: it is locked. */
+/*
+ * Returns whether entries may be deferred behind the first one of their key.  That has
+ * to stay until this is committed: it is locked.
+ */
 static bool
 may_defer(Take *take, Blocked *blocked)
 {
@@ -175,7 +178,7 @@ skip_or_defer(Take *take, Blocked *blocked, OutboxEntry *entry)
 	take->wrote = true;
 }
 
-/* An entry is the first of its key, or has none; then the lock of the key is held. */
+/* Returns whether an entry is the first of its key, or has none; then holds the lock of the key. */
 static bool
 is_first_of_key(Take *take, OutboxEntry *entry)
 {
@@ -205,7 +208,7 @@ is_first_of_key(Take *take, OutboxEntry *entry)
 	return false;
 }
 
-/* The last lease of an entry was not answered, if it is not running. */
+/* Returns whether the last lease of an entry, if it is over, was not answered. */
 static bool
 is_unanswered(const OutboxEntry *entry)
 {
@@ -213,8 +216,8 @@ is_unanswered(const OutboxEntry *entry)
 }
 
 /*
- * An entry is tried again because the destination did not take it.  A lease that was
- * not answered says nothing about the destination.
+ * Returns whether an entry is tried again because the destination did not take it.  A
+ * lease that was not answered says nothing about the destination.
  */
 static bool
 is_retry(const OutboxEntry *entry)
@@ -328,7 +331,7 @@ wants_more(const Take *take)
 		take->moved < MAX_MOVED;
 }
 
-/* No other transaction has an entry, as far as its version tells. */
+/* Returns whether no other transaction has an entry, as far as its version tells. */
 static bool
 is_free(const OutboxEntry *entry)
 {
@@ -633,7 +636,7 @@ take_init(void)
 	undo_register(&notes);
 }
 
-/* Scans within what was granted.  Nothing is used of that if it fails. */
+/* Scans within what was granted, and says what is used of that: nothing if it fails. */
 static void
 scan_within_grant(Take *take)
 {
@@ -708,7 +711,7 @@ take_or_wait(Take *take, int64 wait)
 	MemoryContextDelete(context);
 }
 
-/* In microseconds.  Raises 22023. */
+/* Returns an interval argument in microseconds.  Raises 22023. */
 static int64
 interval_argument(FunctionCallInfo fcinfo, int n, const char *what)
 {
@@ -719,7 +722,7 @@ interval_argument(FunctionCallInfo fcinfo, int n, const char *what)
 	return setting_microseconds(PG_GETARG_INTERVAL_P(n), what, "function", "idem_take", NULL);
 }
 
-/* A number of events.  Raises 22023. */
+/* Returns an argument that is a number of events.  Raises 22023. */
 static int32
 number_argument(FunctionCallInfo fcinfo, int n, const char *what)
 {

@@ -99,7 +99,7 @@ flush_if_full(Walk *walk)
 	}
 }
 
-/* No NUL need be kept behind the text. */
+/* Returns where that many bytes can be written.  No NUL need be kept behind the text. */
 static inline char *
 room_for(StringInfo out, uint32 bytes)
 {
@@ -133,7 +133,7 @@ copy_plain(char *to, const char *from, uint32 len)
 	return at - from;
 }
 
-/* A string that is long or has bytes that must be escaped. */
+/* Appends a string that is long or has bytes that must be escaped. */
 static void
 write_long_string(Walk *walk, const char *string, uint32 len)
 {
@@ -207,7 +207,7 @@ write_value(Walk *walk, Child value)
 	flush_if_full(walk);
 }
 
-/* The elements of an array, or the one value a scalar is stored as. */
+/* Appends the elements of an array, or the one value a scalar is stored as. */
 static void
 write_elements(Walk *walk, const JsonbContainer *array)
 {
@@ -253,7 +253,7 @@ name_before(const void *a, const void *b)
 	return left->len < right->len;
 }
 
-/* In canonical order.  All names are stored before the values. */
+/* Appends members in canonical order.  All names are stored before the values. */
 static void
 write_members(Walk *walk, const JsonbContainer *object)
 {
@@ -356,7 +356,7 @@ typedef struct TextLength
 								 * unread */
 } TextLength;
 
-/* Of what escape_json() makes of a string. */
+/* Returns the length of what escape_json() makes of a string. */
 static int64
 string_length(const char *string, uint32 len)
 {

@@ -29,7 +29,7 @@
 #include "common/cryptohash.h"
 #endif
 
-/* Only a crypto library that is out of memory or forbids SHA-256 fails. */
+/* Raises an internal error for a crypto library that is out of memory or forbids SHA-256. */
 static inline void
 require(bool done, const char *step)
 {
@@ -66,7 +66,10 @@ digest_start(void)
 	require(EVP_DigestInit_ex(context, NULL, NULL) == 1, "initialize");
 }
 
-/* A caller with many short pieces puts a buffer in front: a call costs tens of nanoseconds. */
+/*
+ * Adds len bytes.  A caller with many short pieces puts a buffer in front: a call costs
+ * tens of nanoseconds.
+ */
 void
 digest_update(const void *data, size_t len)
 {

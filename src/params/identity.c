@@ -43,7 +43,7 @@ typedef struct Input
 	size_t		len;
 } Input;
 
-/* operation is NULL if that is the bad text, or not known. */
+/* Raises 22023 for a text; operation is NULL if that is the bad one, or not known. */
 pg_noreturn static void
 refuse_part(const char *what, const char *operation, const char *problem)
 {
@@ -104,7 +104,7 @@ identity_check_text(const char *value, const char *what)
 	add_part(&input, what, value, NULL);
 }
 
-/* The usual text of a UUID. */
+/* Returns whether a key is the usual text of a UUID. */
 bool
 identity_is_uuid(const char *key)
 {
@@ -120,7 +120,7 @@ identity_is_uuid(const char *key)
 	return true;
 }
 
-/* Of version 7 and variant 10.  Stores its milliseconds since 1970. */
+/* Returns whether a key is a UUIDv7 of variant 10, and stores its milliseconds since 1970. */
 static bool
 uuidv7_time(const char *key, uint64 *milliseconds)
 {
@@ -132,7 +132,7 @@ uuidv7_time(const char *key, uint64 *milliseconds)
 	return true;
 }
 
-/* A ULID in its canonical upper case.  Stores its milliseconds since 1970. */
+/* Returns whether a key is a ULID in upper case, and stores its milliseconds since 1970. */
 static bool
 ulid_time(const char *key, uint64 *milliseconds)
 {
@@ -149,7 +149,7 @@ ulid_time(const char *key, uint64 *milliseconds)
 	return true;
 }
 
-/* 48 bits: the first six bytes of a UUID. */
+/* Stores 48 bits of milliseconds in the first six bytes of a UUID. */
 static void
 put_milliseconds(pg_uuid_t *id, uint64 milliseconds)
 {
@@ -227,7 +227,7 @@ identity_text(const pg_uuid_t *id)
 	return DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(id)));
 }
 
-/* A digest of a record's id and the name of a step.  Raises 22023 for no valid text. */
+/* Stores the id of a step, a digest of record's id and name.  Raises 22023 for a bad name. */
 void
 identity_of_step(const pg_uuid_t *operation_id, const char *step, int len,
 				 pg_uuid_t *id)
@@ -249,8 +249,8 @@ identity_of_step(const pg_uuid_t *operation_id, const char *step, int len,
 }
 
 /*
- * A new UUIDv7: 48 bits of milliseconds, 12 bits of 1/4096 ms, 62 random bits.  The
- * time grows from call to call within the backend, also while the clock stands or
+ * Stores a new UUIDv7: 48 bits of milliseconds, 12 bits of 1/4096 ms, 62 random bits.
+ * The time grows from call to call within the backend, also while the clock stands or
  * is set back.
  */
 void
@@ -272,7 +272,7 @@ identity_new(pg_uuid_t *key)
 }
 
 /*
- * The id of an event of an operation, as docs/outbox.md has it to the byte.  It
+ * Stores the id of an event of an operation, as docs/outbox.md has it to the byte.  It
  * leads with the time of the key like the operation's id.  Raises 22023 for a text
  * that is too long or not valid.
  */

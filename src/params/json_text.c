@@ -27,7 +27,7 @@ typedef struct Parsing
 								 * members of one name; 0 = none does */
 } Parsing;
 
-/* Counted in bytes from 1. */
+/* Returns where the last token ends, counted in bytes from 1. */
 static int
 end_of_token(const JsonLexContext *lex)
 {

@@ -195,7 +195,7 @@ push_elements(Reshaping *to, JsonbContainer *array, const Place *place)
 	}
 }
 
-/* Something else than "fields" expect. */
+/* Returns whether something else is here than "fields" expect. */
 static bool
 is_in_the_way(const JsonbContainer *container, const ParamsPath *node)
 {

@@ -131,7 +131,7 @@ forget_ranges_close(ForgetRanges *ranges)
 	return blocks_read;
 }
 
-/* Sets no times if there is no summary, or one that was not finished. */
+/* Reads the summary of a range.  Sets no times if there is none, or an unfinished one. */
 static void
 read_summary(ForgetRanges *ranges, ForgetRange *range)
 {
@@ -236,7 +236,7 @@ swap_summary(ForgetRanges *ranges, BlockNumber first, ForgetRange *times)
 	return swapped;
 }
 
-/* The caller must hold ShareUpdateExclusiveLock. */
+/* Replaces a summary by a new one.  The caller must hold ShareUpdateExclusiveLock. */
 static void
 resummarize(ForgetRanges *ranges, const ForgetRange *range)
 {
@@ -294,7 +294,10 @@ summarize(ForgetRanges *ranges, const ForgetRange *range)
 	return true;
 }
 
-/* Sets range to the one of a block.  False past the end of the table as it was opened. */
+/*
+ * Sets range to the one of a block, and to what its summary says, if it has one.
+ * False past the end of the table, as it was when it was opened.
+ */
 bool
 forget_ranges_get(ForgetRanges *ranges, BlockNumber block, ForgetRange *range)
 {
@@ -337,7 +340,7 @@ read_range(ForgetRanges *ranges, const ForgetRange *range, RowsKind kind,
 	ranges->blocks_read += range->end - range->first;
 }
 
-/* Does a summary call a range due, or not yet over, and its rows do not? */
+/* Returns whether a summary calls a range due, or not yet over, and its rows do not. */
 static bool
 is_outdated(const ForgetRange *range, const ForgetRange *exact, TimestampTz now)
 {
@@ -346,7 +349,10 @@ is_outdated(const ForgetRange *range, const ForgetRange *exact, TimestampTz now)
 		(range->latest > now && clock_after(exact->latest, RANGE_SLACK) <= now);
 }
 
-/* Makes a new summary if that would not call a range due any more, or over at last. */
+/*
+ * Makes a new summary of a range if that would not call it due any more, or over at
+ * last, and the old one does.
+ */
 void
 forget_ranges_renew(ForgetRanges *ranges, const ForgetRange *range, TimestampTz now)
 {

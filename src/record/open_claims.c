@@ -154,7 +154,7 @@ open_claim_lock_held(const pg_uuid_t *id)
 	return compat_lock_held(&tag, ExclusiveLock);
 }
 
-/* Takes the lock for this subtransaction.  False if another session has it. */
+/* Takes the lock of an id for this subtransaction.  False if another session has it. */
 bool
 open_claim_lock(const pg_uuid_t *id)
 {
@@ -190,8 +190,8 @@ open_claim_unlock(const pg_uuid_t *id)
 }
 
 /*
- * Does another session hold the lock of an id?  *holder is then its pid, or 0 if it is
- * a prepared transaction.
+ * Returns whether another session holds the lock of an id.  *holder is then its pid, or
+ * 0 if it is a prepared transaction.
  */
 bool
 open_claim_holder(const pg_uuid_t *id, int32 *holder)
@@ -219,8 +219,8 @@ open_claim_holder(const pg_uuid_t *id, int32 *holder)
 }
 
 /*
- * Is a transaction or subtransaction still open?  *holder is then the pid of its session,
- * 0 if it is prepared.  Not for use on a standby.
+ * Returns whether a transaction or subtransaction is still open.  *holder is then the
+ * pid of its session, 0 if it is prepared.  Not for use on a standby.
  */
 bool
 open_claim_holder_of_xid(TransactionId xid, int32 *holder)
@@ -303,7 +303,7 @@ open_claim_begin(const Record *rec, OpenClaimPrior prior, const Record *found,
 		n_locked++;
 }
 
-/* NULL if there is none.  The latest of an id is the only one that can be open. */
+/* Returns the open claim of an id, or NULL.  Only the latest of an id can be open. */
 OpenClaim *
 open_claim_find(const pg_uuid_t *id)
 {
@@ -369,7 +369,7 @@ open_claim_finish(OpenClaim *open)
 	forget(open);
 }
 
-/* Is that version the one the claim stands on? */
+/* Returns whether that version is the one the claim stands on. */
 static bool
 is_as_claimed(const OpenClaim *open, const Record *found)
 {
@@ -381,8 +381,8 @@ is_as_claimed(const OpenClaim *open, const Record *found)
 }
 
 /*
- * May purge have removed the record the claim stands on?  Not one that was processing:
- * if that is gone, its owner has finished it.
+ * Returns whether purge may have removed the record the claim stands on.  Not one that
+ * was processing: if that is gone, its owner has finished it.
  */
 static bool
 may_be_purged(const OpenClaim *open)
@@ -456,7 +456,7 @@ open_claim_mark_repeated(const Identity *who, const char *done)
 	repeated.id = who->id;
 }
 
-/* From now on a row of this transaction may say what an earlier one did. */
+/* Notes that a row of this transaction may from now on say what an earlier one did. */
 void
 open_claim_mark_rewritten(void)
 {
@@ -464,7 +464,7 @@ open_claim_mark_rewritten(void)
 	rewritten = true;
 }
 
-/* May the outcome in a version of a record be that of an earlier transaction? */
+/* Returns whether the outcome in a version may be that of an earlier transaction. */
 bool
 open_claim_may_be_earlier(TransactionId xmin)
 {

@@ -27,7 +27,8 @@
  *	 could be seen, so the snapshot shows the new placement; if it was a split, the
  *	 second question has another answer.
  *
- * The snapshot of the transaction would not do: at REPEATABLE READ it may be older
+ * In no case is a row read or written that is no longer the principal's.  The
+ * snapshot of the transaction would not do: at REPEATABLE READ it may be older
  * than the move, which would then take place between the tenant's rows, which Citus
  * routes by the present, and the record.  Nor does a table that is still there prove
  * anything: Citus drops that of a moved shard some time later.
@@ -104,7 +105,7 @@ place_init(void)
 	undo_register(&all_found);
 }
 
-/* Is this a node on which no claim may be made? */
+/* Returns whether this is a node on which no claim may be made. */
 bool
 place_on_worker_node(void)
 {
@@ -192,7 +193,7 @@ find_place(const char *principal)
 	hold_shards();
 	place = first_place(lock_shards(principal));
 	was_here = was_here || (place && place->here);
-	/* under the lock */
+	/* where it is, now that nothing moves it */
 	place = first_place(lock_shards(principal));
 	if (place == NULL || !place->here)
 		refuse_elsewhere(principal, place, was_here);

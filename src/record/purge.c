@@ -11,7 +11,7 @@
  * ----------
  * Each table is gone through in the order of its blocks, range by range; the
  * index says of most of them that nothing in them is due (forget_ranges.c).  Of
- * the others each row is judged as it is now, committed or not.  What another
+ * the others each row is judged by record_effective_state() as it is now.  What another
  * transaction has written, locked or is changing is left; nothing is waited for.
  *
  * - Nothing is missed: a row that is committed when its range is come to is
@@ -58,7 +58,8 @@
  * TRUNCATE shows in older snapshots, which matters to readers by SQL alone: a
  * dump, or a person reading a view, whose snapshot is older but whose lock is
  * younger misses forgotten records.  That is why a segment in which a single
- * record is to be kept is not emptied with that one put back.
+ * record is to be kept is not emptied with that one put back: such a dump would
+ * miss it.
  *
  * On a standby the replay of the lock conflicts with transactions that have
  * read the segment there, as the replay of a vacuum conflicts with snapshots.
@@ -150,7 +151,10 @@ typedef struct PurgeStep
 	const char *operation;		/* of the record removed; NULL = none was */
 } PurgeStep;
 
-/* In a subtransaction and, if that fails, once more row by row; then only the fault is left. */
+/*
+ * Does part of a batch in a subtransaction and, if that fails, once more row by row
+ * (careful).  If that fails as well, only the fault is left of it.
+ */
 static bool
 attempt(void (*part) (void *arg), void *arg, PurgeBatch *batch)
 {
@@ -176,7 +180,7 @@ purge_has_room(const PurgeBatch *batch)
 		(batch->max_looks == 0 || batch->looks < batch->max_looks);
 }
 
-/* NULL if the record is not forgotten. */
+/* Returns the operation of a record that is forgotten; else NULL. */
 static const char *
 operation_if_forgotten(Relation rel, HeapTuple tuple, Record *rec)
 {
@@ -263,7 +267,7 @@ purge_range(PurgeStep *step, ForgetRanges *ranges, const ForgetRange *range,
 		forget_ranges_renew(ranges, range, now);
 }
 
-/* With what is stored beside its rows. */
+/* Returns whether a segment, with its TOAST table, is large enough to be emptied. */
 static bool
 is_worth_emptying(Relation rel)
 {
@@ -339,7 +343,7 @@ purge_relation(PurgeStep *step)
 	batch->looks += forget_ranges_close(ranges);
 }
 
-/* One that is being emptied or changed is left alone. */
+/* Removes records of one table.  One that is being emptied or changed is left alone. */
 static void
 purge_table(void *arg)
 {
@@ -614,7 +618,7 @@ purge_batch(PurgeBatch *batch)
 	return true;
 }
 
-/* A transaction of its own, so that what it locks is bounded by the batch. */
+/* idem_purge(max_records).  In a transaction of its own, so its locks are bounded. */
 SQL_FUNCTION(idem_purge)
 {
 	PurgeBatch	batch = {.from = DT_NOBEGIN};

@@ -16,7 +16,7 @@
 /* The longest pause between two tries, unless a single one is longer. */
 #define LONGEST_PAUSE (INT64CONST(3600) * USECS_PER_SEC)
 
-/* Those that failed, overran or ended unsure count towards max_attempts. */
+/* Returns how many attempts count: those that failed, overran or ended unsure. */
 static int64
 attempts_counted(const Record *rec)
 {
@@ -24,8 +24,8 @@ attempts_counted(const Record *rec)
 }
 
 /*
- * No further attempt may begin then.  Counts from the first claim or accept, or from
- * the last time an admin reopened the record.
+ * Returns when no further attempt may begin, or NEVER.  Counts from the first claim or
+ * accept, or from the last time an admin reopened the record.
  */
 TimestampTz
 record_deadline(const Record *rec, const Policy *policy)
@@ -33,7 +33,7 @@ record_deadline(const Record *rec, const Policy *policy)
 	return clock_after(Max(rec->claimed_at, rec->reopened_at), policy->deadline);
 }
 
-/* May another attempt follow the last one, which has ended? */
+/* Returns whether another attempt may follow the last one, which has ended. */
 bool
 record_tries_left(const Record *rec, const Policy *policy, TimestampTz now)
 {
@@ -99,7 +99,7 @@ effective_state_of_outcome(const Record *rec, const Call *call, TimestampTz now,
 	return recorded;
 }
 
-/* The error of a record that a limit has ended while no attempt was under way. */
+/* Returns the error of a record that a limit has ended while no attempt was under way. */
 static Datum
 limit_error(bool by_deadline)
 {
@@ -229,7 +229,7 @@ record_finish(Record *rec, const Call *call, char state, Datum outcome, Timestam
 	record_set_retention(rec, call, now);
 }
 
-/* The first pause, doubled with each further try, up to an hour. */
+/* Returns the first pause, doubled with each further try, up to an hour. */
 int64
 record_pause(int64 first, int64 tries)
 {
@@ -299,7 +299,7 @@ record_put_back(Record *rec, const Call *call, TimestampTz now)
 	}
 }
 
-/* Could a record be executed if it were not too early? */
+/* Returns whether a record could be executed if it were not too early. */
 bool
 record_is_early(const Record *rec, EffectiveState effective, TimestampTz now)
 {

@@ -20,7 +20,8 @@
  *	 executes.
  *
  * There is no instant at which A's claim is neither lock nor row: the row is
- * inserted before the lock is given back (open_claims.c).
+ * inserted before the lock is given back, and a lock is given back early only
+ * when the row stands at the claim's own nesting level (open_claims.c).
  *
  * The unique index judges all the same.  Inserts are checked without waiting
  * (UNIQUE_CHECK_PARTIAL): btree tests and inserts under one page lock, so of
@@ -37,8 +38,9 @@
  * inserts instead (open_claim_write).
  *
  * The table lock is kept to the end of the transaction, so the table is not
- * rewritten or dropped under an open claim.  A transaction that needs several
- * tables takes weak locks on them, which do not conflict with each other.
+ * rewritten or dropped under an open claim.  An id has one table for ever
+ * (segment.c), so all of the above is about one table and its unique index.  A
+ * transaction that needs several takes weak locks on them, which do not conflict.
  *
  * No look-up here takes an SSI lock (see rows.c), and inserts check only for
  * those of others on our tables, of which there are none: calls on unrelated
@@ -141,7 +143,7 @@ store_init(void)
 	undo_register(&all_kept);
 }
 
-/* Tables are opened as they are needed, and stay open. */
+/* Gets ready to read records or change them.  Tables are opened when needed, and stay open. */
 void
 store_open(Store *store, bool for_writing)
 {
@@ -149,7 +151,10 @@ store_open(Store *store, bool for_writing)
 	store->for_writing = for_writing;
 }
 
-/* With shard, which says what the table of that shard is like.  Raises 55000 and 42809. */
+/*
+ * Returns one of the tables, or that of a shard that is here and is like it, opened if
+ * it is not.  Raises 55000 and 42809; waits for DDL on it.
+ */
 static RecordTable *
 open_table(Store *store, Table which, int64 shard)
 {
@@ -227,7 +232,7 @@ table_of_record(Store *store, const Record *rec)
 	return table_of(store, &rec->id, NULL, rec->principal);
 }
 
-/* Closes but for what is kept; locks are kept to the end of the transaction. */
+/* Closes what is open, but for what is kept; its locks stay. */
 void
 store_close(Store *store)
 {
@@ -250,7 +255,7 @@ store_close(Store *store)
 	store->tables = NULL;
 }
 
-/* rec points into tuple.  Raises XX001. */
+/* Reads a tuple of the table.  rec points into it.  Raises XX001. */
 void
 store_read(Relation rel, HeapTuple tuple, Record *rec)
 {
@@ -453,8 +458,9 @@ identity_of_record(Identity *who, const Record *rec)
 }
 
 /*
- * False if the unique index already has a row of that id of any transaction, committed
- * or not; nothing is inserted then.  The caller must hold the lock of the id.
+ * Inserts a record.  False if the unique index already has a row of that id of any
+ * transaction, committed or not; nothing is inserted then.  The caller must hold the
+ * lock of the id.
  */
 bool
 store_insert(Store *store, const Record *rec)
@@ -485,7 +491,7 @@ store_update(Store *store, const Record *found, const Record *rec, bool wait)
 	return change;
 }
 
-/* The version found must not be in the work list.  Waits like store_update. */
+/* Deletes the version found, which is not in the work list; waits like store_update. */
 RowChange
 store_delete(Store *store, const Record *found, bool wait)
 {

@@ -33,7 +33,7 @@
 
 #define N_COLUMNS 8
 
-/* work points into tuple. */
+/* Reads a tuple of the list; work points into it. */
 static void
 work_from_tuple(Relation rel, HeapTuple tuple, Work *work)
 {
@@ -87,7 +87,7 @@ open_list(const text *principal, LOCKMODE lockmode)
 	return place_open(TABLE_OPEN_WORK, place_of(text_to_cstring(principal)).work, lockmode);
 }
 
-/* Opens those of all that are here, likewise. */
+/* Opens the lists of all that are here; place_used() is asked again likewise. */
 static List *
 open_lists(void)
 {
@@ -142,7 +142,7 @@ work_update(const Work *found, const Work *work)
 	return change;
 }
 
-/* An atomic claim that had to write its row early is not: it cannot commit like that. */
+/* Returns whether a record is listed.  An atomic claim written early is not: it cannot commit so. */
 bool
 work_is_open(const Record *rec)
 {
@@ -425,7 +425,7 @@ work_scan_end(WorkScan *scan)
 	pfree(scan);
 }
 
-/* The next operation after the given one (NULL: from the start) with entries in a queue. */
+/* Returns the next operation after that (NULL: the first) with entries in a queue, or NULL. */
 static char *
 next_operation_in(Relation rel, char queue, const char *after)
 {

@@ -136,7 +136,7 @@ catalog_find(const char *name)
 	return find_table(INTERNAL_SCHEMA, name);
 }
 
-/* The same for one that is mostly not there: catalog_has() notes that. */
+/* Returns the OID of a table that is mostly not there: catalog_has() notes that. */
 Oid
 catalog_find_rare(RareTable which)
 {
@@ -175,8 +175,8 @@ catalog_relid(Table which)
 
 /*
  * Calls an SQL function of the extension that its users may not call, with n arguments
- * and a snapshot of this moment.  One that is STABLE sees all that is committed, at
- * every isolation level.
+ * none of them null, and a snapshot of this moment.  One that is STABLE sees all that is
+ * committed, at every isolation level.  Raises what the function raises.
  */
 Datum
 catalog_call(const char *name, int n, const Oid *types, const Datum *values)
@@ -205,7 +205,10 @@ catalog_call(const char *name, int n, const Oid *types, const Datum *values)
 	return result;
 }
 
-/* Is it valid, immediate, plain, on column 1 alone or, for a shard, 1 and the last? */
+/*
+ * Returns whether the unique index that judges is valid, immediate, plain, on column 1
+ * alone or, for a shard, on columns 1 and last.
+ */
 static bool
 has_primary_key(Relation rel, AttrNumber last)
 {
@@ -225,7 +228,7 @@ has_primary_key(Relation rel, AttrNumber last)
 	return good;
 }
 
-/* Columns that were added and dropped again stay behind those of the script (rows_form). */
+/* Returns whether the columns are the script's, dropped ones behind them aside (rows_form). */
 static bool
 has_columns(TupleDesc desc, const KnownTable *table, int n)
 {

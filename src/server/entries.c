@@ -56,7 +56,7 @@ entries_find(const EntryTable *table, const char *name)
 	return NULL;
 }
 
-/* Of entries that may be given away the lowest rank goes first; a negative one stays. */
+/* Returns the rank of an entry that may be given away: the lowest goes first, a negative stays. */
 static int
 rank_of(const EntryTable *table, const SharedEntry *entry, bool for_defined)
 {
@@ -70,7 +70,7 @@ rank_of(const EntryTable *table, const SharedEntry *entry, bool for_defined)
 	return for_defined && at_rest ? 3 : -1;
 }
 
-/* NULL if there is none; of equal rank the one not used for the longest time. */
+/* Returns the entry to give away, of equal rank the one longest not used; NULL if none. */
 static SharedEntry *
 choose(const EntryTable *table, uint32 hash, bool for_defined)
 {
@@ -94,7 +94,10 @@ choose(const EntryTable *table, uint32 hash, bool for_defined)
 	return chosen;
 }
 
-/* Made if need be; NULL if there is none to give.  The caller must hold the table's lock exclusively. */
+/*
+ * Returns the entry of a name, made if need be; NULL if there is none to give.  The
+ * caller must hold the table's lock exclusively.
+ */
 SharedEntry *
 entries_get(const EntryTable *table, const char *name, bool defined)
 {

@@ -49,7 +49,7 @@ json_pair(const char *name, const char *value)
 	return JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
 }
 
-/* The text must be JSON. */
+/* Returns the value of a text that is known to be JSON. */
 Jsonb *
 json_parse(const char *text)
 {

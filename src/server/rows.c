@@ -233,7 +233,7 @@ rows_scan_begin(Relation rel, Relation index, ScanKey keys, int n,
 	return scan;
 }
 
-/* Of blocks up to before end.  The caller must hold a lock on rel until rows_scan_end(). */
+/* Begins a scan of blocks before end.  The caller must hold a lock on rel until rows_scan_end(). */
 RowScan *
 rows_scan_blocks(Relation rel, BlockNumber first, BlockNumber end, RowsKind kind)
 {
@@ -253,8 +253,8 @@ rows_scan_blocks(Relation rel, BlockNumber first, BlockNumber end, RowsKind kind
 }
 
 /*
- * Is a version there if what open transactions of others do does not count?  Leaves no
- * hint bits: they make pages dirty, which the WAL has to take in if they have checksums.
+ * Returns whether a version is there, not counting open transactions of others.  Leaves
+ * no hint bits: they make pages dirty, which the WAL has to take in if they have checksums.
  */
 static bool
 is_settled(HeapTupleHeader tuple)
@@ -340,8 +340,9 @@ struct RowWriter
 };
 
 /*
- * The executor is needed if an index is of another kind than those of the script, has
- * an expression or a predicate, or is unique beside the primary key.
+ * Opens the indexes of a table.  The executor is needed if one of them is of another
+ * kind than those of the script, has an expression or a predicate, or is unique beside
+ * the primary key.
  */
 static void
 open_writer(RowWriter *writer, Relation rel)
@@ -392,7 +393,7 @@ close_writer(RowWriter *writer)
 	CommandCounterIncrement();
 }
 
-/* Of a row at tuple->t_self.  False if the primary key has the key of a new row already. */
+/* Inserts index entries of a row.  False if the primary key has the key of a new row already. */
 static bool
 insert_entries(const RowWriter *writer, HeapTuple tuple, bool is_new, bool only_summarizing)
 {
@@ -547,7 +548,7 @@ delete_row(Relation rel, const ItemPointerData *tid, bool wait)
 					 rel);
 }
 
-/* Waits like rows_update. */
+/* Deletes the version at tid; waits like rows_update. */
 RowChange
 rows_delete(Relation rel, const ItemPointerData *tid, bool wait)
 {
@@ -560,7 +561,7 @@ rows_delete(Relation rel, const ItemPointerData *tid, bool wait)
 	return change;
 }
 
-/* To change many rows, each once.  The caller must hold a lock on rel. */
+/* Gets ready to change many rows, each once.  The caller must hold a lock on rel. */
 RowWriter *
 rows_writer_begin(Relation rel)
 {

@@ -29,7 +29,7 @@ shared_available(void)
 	return locks != NULL;
 }
 
-/* Only if shared memory is available. */
+/* Returns a lock of ours.  Only if shared memory is available. */
 LWLock *
 shared_lock(SharedLock which)
 {

@@ -23,9 +23,9 @@ static UndoList *undo_lists[MOST_UNDO_LISTS];
 static int	n_undo_lists = 0;
 
 /*
- * Returns NULL, or the error that undid the step; what an operator does (cancel,
- * terminate) is raised again.  The step must leave nothing open that is to be closed
- * outside.
+ * Does a step in a subtransaction.  Returns NULL, or the error that undid it, in memory
+ * of the current context; what an operator does (cancel, terminate) is raised again.
+ * The step must leave nothing open that is to be closed outside.
  */
 ErrorData *
 subtransaction_try(void (*step) (void *arg), void *arg)

@@ -76,7 +76,7 @@ bound_principal(const char *setting, const char *operation)
 	return bound ? bound : "";
 }
 
-/* Does the current user have the privileges of a role in settings?  It need not exist. */
+/* Returns whether the current user has the privileges of a role, which may be NULL or not exist. */
 bool
 access_has_role(const char *role)
 {
@@ -109,8 +109,8 @@ access_workers_principal(const Policy *policy, const char *operation)
 }
 
 /*
- * May the current user execute that function of the extension?  It stands in the
- * schema of the one called, where no other has its name and these arguments.
+ * Returns whether the current user may execute that function of the extension.  It
+ * stands in the schema of the one called, where no other has its name and arguments.
  */
 static bool
 may_execute(FunctionCallInfo fcinfo, const char *name, const Oid *types, int n)
@@ -125,8 +125,8 @@ may_execute(FunctionCallInfo fcinfo, const char *name, const Oid *types, int n)
 }
 
 /*
- * Only workers may start what others have accepted.  Superusers may do anything,
- * so for them that says nothing.
+ * Returns whether the caller works for all principals: only workers may start what
+ * others have accepted.  Superusers may do anything, so for them that says nothing.
  */
 static bool
 is_worker(FunctionCallInfo fcinfo)

@@ -45,7 +45,7 @@ typedef struct Database
 
 extern PGDLLEXPORT void idempotency_launcher_main(Datum arg);
 
-/* Can a worker go there, and does idempotency.databases name it?  "" names all. */
+/* Returns whether a worker can go there, and idempotency.databases is empty or names it. */
 static bool
 is_visitable(const FormData_pg_database * form)
 {
@@ -131,7 +131,10 @@ take_stock(void)
 	return databases;
 }
 
-/* A worker sent there would wait for that, and perhaps find the database gone. */
+/*
+ * Returns whether a database is about to be dropped, renamed or copied: a worker sent
+ * there would wait for that, and perhaps find it gone.
+ */
 static bool
 is_being_changed(Oid database)
 {

@@ -126,7 +126,7 @@ runs_forget_all_but(const List *databases)
 	}
 }
 
-/* At once if the last run left work undone, after a growing pause if it failed. */
+/* Returns when it is due: at once if work was left undone, after a growing pause if it failed. */
 static int64
 due_at(const WorkerRun *run)
 {
@@ -146,7 +146,7 @@ runs_is_due(Oid database)
 	return due;
 }
 
-/* When the launcher has to look again: after one nap at the latest. */
+/* Returns when the launcher has to look again: after one nap at the latest. */
 int64
 runs_next_due(void)
 {
@@ -185,7 +185,7 @@ runs_begin(Oid database, int pid)
 	runs_release();
 }
 
-/* True if the fault is news, so that one that comes with every run is reported once. */
+/* Notes a fault.  True if it is news: one that comes with every run is reported once. */
 bool
 runs_fault(Oid database, const char *fault)
 {
@@ -307,7 +307,7 @@ put_run(FunctionCallInfo fcinfo, const WorkerRun *run)
 	row_put(fcinfo, &row);
 }
 
-/* Nothing without preload. */
+/* idem_stat_visits(): what is known of each database; nothing without preload. */
 SQL_FUNCTION(idem_stat_visits)
 {
 	WorkerRun  *copy;

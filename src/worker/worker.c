@@ -2,8 +2,8 @@
  * worker.c
  *	  One run in one database: purge in small transactions, and leave.
  *
- * Nothing is held between two batches.  Each asks again, without waiting, whether the
- * run is welcome:
+ * Nothing is held between two batches: no lock, no snapshot, no transaction.  Each asks
+ * again, without waiting, whether the run is welcome:
  *
  * - a lock on the database that DROP, ALTER and CREATE DATABASE ... TEMPLATE
  *	 conflict with.  Refused: another session wants the database, the worker leaves,
@@ -120,7 +120,7 @@ background_begin(void)
 	BackgroundWorkerUnblockSignals();
 }
 
-/* Sleeps, if any, or until the latch is set; takes in interrupts and settings. */
+/* Sleeps so long, if at all, or until the latch is set; takes in interrupts and settings. */
 void
 background_rest(long ms, uint32 wait_event)
 {
@@ -176,7 +176,7 @@ lock_extension(void)
 	return is_version_known() ? RUN_RUNNING : RUN_NO_EXTENSION;
 }
 
-/* In a transaction that is open. */
+/* Works as the owner of the tables, in a transaction that is open. */
 static void
 work_as_owner(RunState *run)
 {
@@ -218,7 +218,7 @@ batch_transaction(RunState *run)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
-/* Returns NULL, or the error a step ended with; no transaction is open then. */
+/* Does a step.  Returns NULL, or the error in the current context, without a transaction. */
 static ErrorData *
 try_to(void (*step) (RunState *run), RunState *run)
 {
