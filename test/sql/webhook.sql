@@ -71,4 +71,9 @@ SELECT throws_ok('SELECT idem_webhook_sign(' || wrong || ')', '22023', NULL, 'C7
 
 -- A large body
 SELECT ok(pg_temp.verifies('evt_1', at, body, idem_webhook_sign('evt_1', at, body, pg_temp.secret('new')), pg_temp.secret('new')), '16 MB') FROM pg_temp.now() at, CAST(repeat('x', 16000000) AS bytea) body;
+
+-- What is received may be of any length: that is wrong as well
+SELECT ok(NOT pg_temp.verifies(repeat('x', 270000000), at, body, signature, pg_temp.secret('new')), 'an id of 270 MB: false') FROM request;
+SELECT ok(NOT pg_temp.verifies(id, repeat('1', 270000000), body, signature, pg_temp.secret('new')), 'a timestamp of 270 MB: false') FROM request;
+SELECT ok(NOT pg_temp.verifies(id, at, body, repeat('x', 270000000), pg_temp.secret('new')), 'signatures of 270 MB: false') FROM request;
 SELECT * FROM finish();
