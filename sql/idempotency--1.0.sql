@@ -1995,7 +1995,8 @@ target: its name
 place: type and collation of that column';
 
 -- What src/record/place.c asks.  Citus takes a principal for a value of the tenant
--- column by its text; its functions want the owner of the tables.
+-- column by its text; its functions want the owner of the tables.  Its tables are
+-- qualified: where there is none, the caller may have made some in pg_temp.
 CREATE FUNCTION idempotency_internal.lock_shards(principal text, all_here boolean)
 RETURNS bigint[]
 LANGUAGE plpgsql STABLE
@@ -2006,9 +2007,9 @@ DECLARE
 	shards bigint[];
 	places bigint[];
 BEGIN
-	IF to_regclass('pg_dist_local_group') IS NOT NULL THEN
+	IF to_regclass('pg_catalog.pg_dist_local_group') IS NOT NULL THEN
 		SELECT CASE WHEN NOT all_here THEN coalesce(get_shard_id_for_distribution_column(logicalrelid, principal), 0) ELSE 0 END INTO wanted
-		  FROM pg_dist_partition WHERE logicalrelid = 'idempotency_internal.placed_record'::regclass;
+		  FROM pg_catalog.pg_dist_partition WHERE logicalrelid = 'idempotency_internal.placed_record'::regclass;
 	END IF;
 	IF wanted IS NULL THEN
 		RAISE 'table "idempotency_internal.placed_record" is not distributed' USING ERRCODE = 'object_not_in_prerequisite_state',
@@ -2016,8 +2017,8 @@ BEGIN
 			HINT = 'To use them on one server, or before idem_distribute() on a new cluster, run SELECT idempotency_internal.gather_placed().';
 	END IF;
 	SELECT array_agg(r.shardid ORDER BY r.shardid), array_agg(ARRAY[r.shardid, w.shardid, is_here::int] ORDER BY r.shardid) INTO shards, places
-	  FROM pg_dist_shard r JOIN pg_dist_shard w USING (shardminvalue),
-		LATERAL (SELECT EXISTS (SELECT FROM pg_dist_placement p JOIN pg_dist_local_group USING (groupid) WHERE p.shardid = r.shardid AND shardstate = 1)) h (is_here)
+	  FROM pg_catalog.pg_dist_shard r JOIN pg_catalog.pg_dist_shard w USING (shardminvalue),
+		LATERAL (SELECT EXISTS (SELECT FROM pg_catalog.pg_dist_placement p JOIN pg_catalog.pg_dist_local_group USING (groupid) WHERE p.shardid = r.shardid AND shardstate = 1)) h (is_here)
 	 WHERE r.logicalrelid = 'idempotency_internal.placed_record'::regclass AND w.logicalrelid = 'idempotency_internal.placed_work'::regclass
 	   AND CASE WHEN all_here THEN is_here ELSE r.shardid = wanted END;
 	-- Citus refuses to lock none

@@ -73,6 +73,12 @@ SELECT is(r.state || ' ' || r.message, '55000 table "idempotency_internal.placed
 ALTER TABLE pg_dist_local_group RENAME TO pg_dist_local_gone;
 SELECT is(r.state || ' ' || r.message, '55000 table "idempotency_internal.placed_record" is not distributed', 'C03: without: ' || q) FROM (VALUES ('SELECT idem_status(''pay'', ''k1'')'), ('SELECT idem_start_next(''render'', 1, ''1 h'')')) v (q), pg_temp.raised(q) r;
 SELECT is(status || ' ' || advice, 'fail SELECT idempotency_internal.gather_placed().', 'C03: the doctor says so') FROM idem_doctor() WHERE item = 'nodes';
+ALTER TABLE pg_dist_partition RENAME TO pg_dist_partition_gone;
+CREATE TEMP TABLE pg_dist_local_group AS SELECT 0 AS groupid;
+CREATE TEMP TABLE pg_dist_partition AS SELECT 'idempotency_internal.placed_record'::regclass AS logicalrelid;
+SELECT is(r.state || ' ' || r.message, '55000 table "idempotency_internal.placed_record" is not distributed', 'C03: nor is the caller asked, in pg_temp') FROM pg_temp.raised('SELECT idem_status(''pay'', ''k1'')') r;
+DROP TABLE pg_temp.pg_dist_local_group, pg_temp.pg_dist_partition;
+ALTER TABLE pg_dist_partition_gone RENAME TO pg_dist_partition;
 ALTER TABLE pg_dist_local_gone RENAME TO pg_dist_local_group;
 SELECT is((pg_temp.raised('SELECT idem_distribute(''orders'')')).state, '55000', 'C03: nor can it be distributed as it is');
 SELECT is((regexp_match(hint, 'run (.*)\.'))[1], 'SELECT idempotency_internal.gather_placed()', 'C03: what to do') FROM pg_temp.raised('SELECT idem_status(''pay'', ''k1'')');
