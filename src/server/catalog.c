@@ -199,7 +199,8 @@ catalog_call(const char *name, int n, const Oid *types, const Datum *values)
 		fcinfo->args[i].value = values[i];
 		fcinfo->args[i].isnull = false;
 	}
-	PushActiveSnapshot(GetLatestSnapshot());
+	/* a parallel query has its snapshot, and can take no other */
+	PushActiveSnapshot(IsInParallelMode() ? GetActiveSnapshot() : GetLatestSnapshot());
 	result = FunctionCallInvoke(fcinfo);
 	PopActiveSnapshot();
 	return result;

@@ -168,6 +168,11 @@ SELECT set_config(name, 'on', false) AS n FROM pg_settings WHERE name IN ('force
 SELECT is(r.state, '25000', 'T04: in a parallel query: 25000'), is(r.message, format('cannot claim operation "err" (id %s) in a parallel query', idem_id('err', 'parallel')), 'T04: what cannot be done'),
 	matches(r.hint, 'PARALLEL UNSAFE', 'T04: and what to do')
   FROM pg_temp.raised('SELECT public.err_parallel(''parallel'')') r;
+BEGIN;
+ALTER TABLE idempotency_internal.policy ADD note text;
+SELECT state FROM pg_temp.raised('SELECT idem_fingerprint(''1'', ''err'')') \gset
+ROLLBACK;
+SELECT is(:'state'::text, '42809', 'T04: a table that was altered is refused as elsewhere');
 SELECT set_config(name, 'off', false) AS n FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query') \gset
 DROP FUNCTION public.err_parallel;
 
