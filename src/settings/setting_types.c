@@ -14,7 +14,8 @@
 #include "settings/settings.h"
 
 /* A thousand years: far enough, and no sum with a clock can overflow. */
-#define LONGEST_INTERVAL (INT64CONST(366000) * USECS_PER_DAY)
+#define LONGEST_DAYS 366000
+#define LONGEST_INTERVAL (LONGEST_DAYS * USECS_PER_DAY)
 
 /* Raises 22023: the value is not what the setting takes. */
 void
@@ -33,7 +34,8 @@ int64
 setting_microseconds(const Interval *span, const char *what, const char *kind,
 					 const char *name, const pg_uuid_t *id)
 {
-	int64		days = (int64) span->day * USECS_PER_DAY;
+	/* more of them are refused all the same, and might overflow */
+	int64		days = Min(Max(span->day, -LONGEST_DAYS - 1), LONGEST_DAYS + 1) * USECS_PER_DAY;
 	const char *wrong = NULL;
 	const char *hint = NULL;
 

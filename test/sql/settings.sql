@@ -239,4 +239,5 @@ SELECT is(:'SQLSTATE'::text, '22023', 'idempotency.databases: a list that does n
 SELECT idem_revoke(rolname) FROM pg_roles WHERE rolname ~ '^regress_idem_';
 DROP OWNED BY regress_idem_clerk, regress_idem_boss, regress_idem_noinherit, regress_idem_other;
 DROP ROLE regress_idem_boss, regress_idem_noinherit, regress_idem_clerk, regress_idem_other;
+SELECT throws_ok($$SELECT idem_define('set', '{"wait": "213503983 days"}')$$, '22023', NULL, 'more days than there are microseconds for');
 SELECT * FROM finish();
