@@ -74,8 +74,12 @@ shared_databases(void)
 	List	   *databases = NIL;
 
 	for (int i = 0; i < n_pieces; i++)
-		for (int j = 0; pieces[i].table && j < pieces[i].table->n; j++)
-			databases = list_append_unique_oid(databases, entries_at(pieces[i].table, j)->database);
+	{
+		const EntryTable *table = pieces[i].table;
+
+		for (int j = 0; table && j < table->n; j++)
+			databases = list_append_unique_oid(databases, entries_at(table, j)->database);
+	}
 	return databases;
 }
 
