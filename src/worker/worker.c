@@ -339,8 +339,9 @@ run_to_end(void)
 		.batch.from = DT_NOBEGIN,
 	};
 
-	run.speed_up = Max(runs_acquire(MyDatabaseId)->speed_up, 1.0);
+	run.speed_up = runs_acquire(MyDatabaseId)->speed_up;
 	runs_release();
+	run.speed_up = Max(run.speed_up, 1.0);
 	while (run.outcome == RUN_RUNNING)
 	{
 		ErrorData  *error = NULL;

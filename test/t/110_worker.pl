@@ -303,6 +303,20 @@ $node->restart;
 purges('slots again: it works again');
 
 #
+# A run that has grown faster ends in the middle: the next one goes on at its pace.
+#
+my $running = "SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'idempotency worker'";
+value('ALTER SYSTEM SET idempotency.purge_batch = 10');
+value('ALTER SYSTEM SET idempotency.purge_delay = 200; SELECT pg_reload_conf()');
+expired_records(1000);
+ok($node->poll_query_until('postgres', "SELECT ($gone) < 800"), 'late records are purged for some periods of the pace');
+value('ALTER SYSTEM SET idempotency.worker = off; SELECT pg_reload_conf()');
+ok($node->poll_query_until('postgres', "SELECT NOT ($running)"), 'the run ends in the middle');
+value($_) for 'ALTER SYSTEM RESET idempotency.worker', 'ALTER SYSTEM RESET idempotency.purge_batch',
+	'ALTER SYSTEM RESET idempotency.purge_delay', 'SELECT pg_reload_conf()';
+ok($node->poll_query_until('postgres', "SELECT ($gone) = 0"), 'and the next one goes on');
+
+#
 # Fast shutdown in the middle of a purge.
 #
 define();
