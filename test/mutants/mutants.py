@@ -149,7 +149,7 @@ CLAIM = {
         "claim.delay >= deadline)",
         "claim.delay > deadline)"),
     "batch_out_of_order": (
-        "082_once_batches",
+        "once",
         "return order != 0 ? order : (left->position",
         "return (left->position"),
     "one_more_reconciler": (

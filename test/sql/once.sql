@@ -142,6 +142,7 @@ SELECT is((SELECT count(*) FROM idem_once_many('many', (SELECT array_agg(key ORD
 BEGIN;
 SELECT count(*) AS n FROM idem_once_many('many', ARRAY(SELECT 'bounded ' || i FROM generate_series(1, 5000) i)) \gset
 SELECT ok(count(*) < 50, 'a batch of 5000 holds few locks') FROM pg_locks WHERE pid = pg_backend_pid();
+SELECT ok(array_agg(id ORDER BY fence) = array_agg(id ORDER BY id), 'and claims them in the order of ids, so that two cannot wait for each other') FROM idempotency_internal.record WHERE key LIKE 'bounded %';
 ROLLBACK;
 
 SELECT finish();
