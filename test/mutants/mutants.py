@@ -310,7 +310,7 @@ RECORD = {
         "range->current->due_at < first->current->due_at))",
         "range->current->due_at > first->current->due_at))"),
     "segment_closed_early": (
-        "segments 112_segments",
+        "090_clock",
         "((latest - back + 1) * WINDOW_MS",
         "((latest - back) * WINDOW_MS"),
     "one_record_too_many": (

@@ -156,6 +156,15 @@ foreach my $seconds (-3600, 3600, 0)
 }
 is($watcher->value("SELECT last_error FROM idem_stat_worker WHERE database = 'postgres'"), '', 'without an error');
 
+# five hours into a window of six: its segment takes new keys for another, and what is
+# over in an hour does not go with it
+set_clock(5 * 3600 - time % (6 * 3600));
+$watcher->run(q{SELECT idem_define('short', '{"retention": "1 h"}'), idem_define('gone', '{"retention": "1 us"}');
+	SELECT count(idem_once(operation, idem_new_key())) FROM generate_series(1, 2000), unnest('{short,gone}'::text[]) operation});
+wait_for_sql($limited, "SELECT count(*) = 2000 FROM idem_record");
+pass('in the segment of the present, what is over is deleted and not left for its end');
+set_clock(0);
+
 $limited->stop;
 $node->stop;
 done_testing();
