@@ -29,6 +29,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
@@ -315,7 +317,7 @@ run_batch(RunState *run)
 	report_failed_records(&run->batch);
 }
 
-/* Pauses between batches, at least a millisecond unless there are to be no pauses. */
+/* Pauses between batches, if that is not switched off, for milliseconds rounded up. */
 static void
 pause_a_while(RunState *run)
 {
@@ -323,7 +325,7 @@ pause_a_while(RunState *run)
 	double		us = Max(guc_purge_delay * 1000 / run->speed_up,
 						 Max(4 - run->speed_up / 10, 1) * run->took);
 
-	background_rest(guc_purge_delay == 0 ? 0 : Max((long) (us / 1000), 1),
+	background_rest(guc_purge_delay == 0 ? 0 : (long) ceil(us / 1000),
 					compat_wait_event(&wait_event, "IdempotencyPurgeDelay"));
 }
 
