@@ -242,7 +242,10 @@ SQL_FUNCTION(idem_emit)
 		if (event->has_operation)
 			emit_of_operation(&emission, &events);
 		else if (!insert_event(&emission, &events))
-			elog(ERROR, "there is an event %s already", identity_text(&event->id));
+			ereport(ERROR,
+					(errcode(ERRCODE_UNIQUE_VIOLATION),
+					 errmsg("there is an event %s already", identity_text(&event->id)),
+					 errhint("Its row was inserted by hand. Emit again: each event gets a new id.")));
 		events_close(&events);
 	}
 	*id = event->id;

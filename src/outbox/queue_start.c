@@ -237,12 +237,11 @@ raise_high(OutboxStart *start, const char *destination)
 	LowMark    *mark = (LowMark *) entries_get(&marks[start->stripe], destination, false);
 
 	Assert(LWLockHeldByMeInMode(lock_of(start->stripe), LW_EXCLUSIVE));
+	Assert(mark != NULL);		/* any other may go */
 	start->high = Max(start->now, high_of(start->stripe));
 	pg_atomic_write_u64(&stripe->high, start->high);
 	pg_atomic_write_u64(&stripe->raised_at, start->now);
 	start->moves = pg_atomic_read_u64(&stripe->moves);
-	if (mark == NULL)
-		return;
 	if (mark->queue != start->queue)
 		clear_mark(&mark->shared);
 	mark->queue = start->queue;
